@@ -27,11 +27,18 @@ LOGITS = ("last", "all")
 
 
 def load(model: object, *, logits: str = "last", lenient: bool = False, draft: bool = False) -> Program:
-    """The unfused, unsharded program of a model, with the phase that drafts beside it if that is wanted.
+    """Build the unfused, unsharded program of a model, with a draft phase if requested.
 
-    `model` is a preset's name, an HF id, a path to a config.json or its folder, a dict, or an object
-    with `.to_dict()`. `lenient` turns fields that llmir does not model or know from errors into notes.
-    Raises `ConfigError`, or `UnsupportedError` for a model that llmir does not have.
+    Args:
+        model: A preset's name, an HF id, a path to a config.json or its folder, a dict, or an object with
+            `.to_dict()`.
+        logits: `last` or `all` positions.
+        lenient: Whether fields that llmir does not model or know give notes instead of errors.
+        draft: Whether to build the multi-token prediction layer as a draft phase.
+
+    Raises:
+        ConfigError: A field is missing or invalid.
+        UnsupportedError: llmir does not support the model.
     """
     logits, lenient = choice("logits", logits, LOGITS), flag("lenient", lenient)
     draft = flag("draft", draft)
@@ -53,25 +60,25 @@ def load(model: object, *, logits: str = "last", lenient: bool = False, draft: b
 
 
 def _drafted(family: Model, config: Config) -> ModelWithDraft:
-    """The model with its layer that predicts further tokens; `InputError` where there is none."""
+    """The model with its multi-token prediction layer; InputError without one."""
     if not isinstance(family, Decoder) or family.draft is None:
         raise InputError(f"draft: {config.name} has no layer that predicts further tokens and is modelled")
     return ModelWithDraft(family, family.draft)
 
 
-# What a multimodal config states for its language model too.
+# Fields of a multimodal config that also apply to its language model.
 _TOWERS = ("vision_config", "audio_config")
 _SHARED = ("dtype", "torch_dtype", "quantization_config", "tie_word_embeddings")
 
-# What stands on a backbone, by the end of its class: logits of the vocabulary, of labels, or nothing.
+# The head on a backbone, by the suffix of its class: logits of the vocabulary, of labels, or none.
 _CAUSAL = "ForCausalLM"
 _HEADS = {"ForSequenceClassification": "score", "Model": ""}
 
 
 def _text(config: Config) -> Config:
-    """Of a multimodal config the part that is its language model; the others are left out, with a note.
+    """The language model of a multimodal config; a note names the omitted parts.
 
-    A config whose family reads all parts stays whole.
+    A config with a family that reads all parts is returned whole.
     """
     if _whole(config):
         return config
@@ -86,7 +93,7 @@ def _text(config: Config) -> Config:
 
 
 def _towers(config: Config) -> list[str]:
-    """The parts of a multimodal config beside its language model, where its family does not read them."""
+    """The parts of a multimodal config besides its language model, if its family does not read them."""
     found = [key for key in _TOWERS if isinstance(config.fields.get(key), Mapping)]
     return [] if found and _whole(config) else found
 
@@ -103,7 +110,7 @@ def _whole(config: Config) -> bool:
 
 
 def _model(config: Config) -> Model:
-    """What a config's family makes of it, under the head that its class has."""
+    """Read a config by its family, with the head of its class."""
     classes = config.texts("architectures")
     for named in classes[:1]:
         for end, head in _HEADS.items():
@@ -119,7 +126,7 @@ def _model(config: Config) -> Model:
 
 
 def _labels(config: Config) -> int:
-    """How many there are, in either spelling; transformers' default is two."""
+    """The number of labels, in either spelling; transformers' default is two."""
     named = config.fields.get("id2label")
     return len(named) if isinstance(named, Mapping) and named else config.integer("num_labels", 2)
 
@@ -133,7 +140,7 @@ def _family(config: Config) -> Family:
         config.unmodelled("model_type", (None, *FAMILIES[named].model_types), f"{named} is of another")
         return FAMILIES[named]
     if "model_type" not in config:
-        if "_class_name" in config:  # diffusers' way to say what a config is of
+        if "_class_name" in config:  # the class name in diffusers' configs
             if (named := config.text("_class_name")) in FAMILIES:
                 return FAMILIES[named]
             raise _unknown(config, "_class_name", plain(named))

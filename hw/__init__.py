@@ -1,7 +1,7 @@
 """Hardware and engines: devices, clusters, calibrations and prices, as YAML files and their readers.
 
 - `devices/`, `clusters/`: peaks, memory and links of a device, and nodes of devices
-- `engines/<name>/<version>.yaml`: what an inference engine does, by range of versions
+- `engines/<name>/<version>.yaml`: the behavior of an inference engine, by range of versions
 - `calibrations/<device>/<engine>.yaml`: fitted kernel parameters
 
 Start with `library.py` (`load`), which finds a device by name or path, and `device.py` (`Device`). The keys

@@ -14,21 +14,22 @@ from textwrap import wrap
 from llmir.base.dataclass import dataclass
 from llmir.base.values import Record
 
-# The order in which engines are asked: the first that a device was measured with is its default, and what an
+# The order of preference: the first engine that a device was measured with is its default.
 # engine lacks it takes from the next. Others follow by name.
 ENGINES = ("vllm", "sglang", "trtllm", "vidur", "pytorch", "nccl", "torch.distributed nccl")
-# Kernels that engines call, which are no engine: of a device that was measured with these alone, all else is
-# borrowed. AITER is what vLLM and SGLang use on AMD's GPUs (github.com/ROCm/aiter).
+# Kernel libraries that are not engines: a device that was measured with them alone transfers all other
+# kernels
+# from other devices. vLLM and SGLang use AITER on AMD's GPUs (github.com/ROCm/aiter).
 LIBRARIES = ("nccl", "torch.distributed nccl", "aiter")
-# Kernels as they were in 2023 and before: other engines take a relative's of today before these.
+# Kernels of 2023 and earlier: other engines prefer current kernels of a similar device.
 DATED = ("vidur", "pytorch")
 
 
 @dataclass(frozen=True, eq=False)
 class KernelParameters(Record):
-    """The parameters of one family of kernels, fitted to so many `rows`.
+    """The parameters of one family of kernels, fitted to `rows` measured rows.
 
-    `error` is the mean size of the relative error on shapes that were left out of the fit, as a ratio.
+    `error` is the mean absolute relative error on held-out shapes, as a ratio.
     """
 
     parameters: Mapping[str, float]
@@ -39,7 +40,7 @@ class KernelParameters(Record):
 
 @dataclass(frozen=True, eq=False)
 class Calibration(Record):
-    """What was fitted for each engine and family; `engine` is the one to take where none is named."""
+    """The fitted kernels by engine and family; `engine` is the default engine."""
 
     engine: str
     engines: Mapping[str, Mapping[str, KernelParameters]]
@@ -51,7 +52,7 @@ class Calibration(Record):
 
 
 def rank(engine: str) -> tuple[int, str]:
-    """Where an engine stands in the order in which they are asked.
+    """The sort key of an engine in the order of preference.
 
     >>> sorted(["ours", "trtllm", "sglang-triton", "vllm"], key=rank)
     ['vllm', 'trtllm', 'ours', 'sglang-triton']

@@ -17,9 +17,9 @@ FOLDER = Path(__file__).parent / "calibrations"
 
 
 class Engines(Immutable, Mapping[str, Mapping[str, KernelParameters]]):
-    """What was fitted on a bundled device, by engine and family: a file, read when it is asked for.
+    """The fitted kernels of a bundled device, by engine and family; each file is read on first access.
 
-    Equal to a dictionary of the same, and hashed as a `FrozenDict` of it.
+    Equal to a dictionary with the same contents, and hashed like a `FrozenDict` of it.
     """
 
     def __init__(self, device: str) -> None:
@@ -59,13 +59,13 @@ def names() -> tuple[str, ...]:
 
 
 def files(device: str) -> dict[str, Path]:
-    """The file of each engine on a bundled device, in the order in which engines are asked."""
+    """The file of each engine on a bundled device, in the order of preference."""
     found = sorted((FOLDER / device).glob("*.yaml"), key=lambda file: rank(file.stem))
     return {file.stem: file for file in found}
 
 
 def document(device: str) -> dict[str, Any]:
-    """The calibration of a bundled device as its own file would say it; empty if it was not measured."""
+    """The calibration of a bundled device in the form of one file; empty if it was not measured."""
     engines = {engine: parse(file) for engine, file in files(device).items()}
     return {"engine": next(iter(engines)), **engines} if engines else {}
 

@@ -19,14 +19,15 @@ from .schema import field_path
 
 @dataclass(frozen=True, eq=False)
 class Device(Record):
-    """One rank's hardware in SI units. Peaks are dense, by dtype, in FLOP/s; sources are by dotted field.
+    """The hardware of one rank in SI units. Peaks are dense, by dtype, in FLOP/s; sources are by dotted
+    field.
 
-    `isa` is what its kernels are compiled for, such as sm_90 or gfx942, and `memory_kind` such as HBM3.
-    `memory_bytes` is what its maker says, `physical_bytes` what the driver gives out of it.
-    `runs_as` names the dtype that does the work of one the device has no unit for, and `node` the box that
-    it is in, which makes it a cluster. A CPU has `cores` in place of multiprocessors. Its calibration is its
-    file's own, or that of the bundled device `measured_as`. Equal by content and hashed once, so a device can
-    key a cache.
+    `isa` is the compilation target of its kernels, such as sm_90 or gfx942, and `memory_kind` a name such as
+    HBM3. `memory_bytes` is the size on the datasheet, `physical_bytes` the size that the driver reports.
+    `runs_as` names the dtype that computes a dtype without a unit. `node` is the machine around the device,
+    which makes it a cluster. A CPU has `cores` instead of multiprocessors. The calibration comes from its own
+    file, or from the bundled device `measured_as`. Devices compare by content and are hashed once, so that
+    they can key a cache.
     """
 
     name: str
@@ -54,7 +55,7 @@ class Device(Record):
 
     @property
     def calibration(self) -> Calibration | None:
-        """What its kernels were measured to take, read when first asked for; None if they were not."""
+        """The measured kernels, read on first access; None if there are none."""
         return self.own_calibration or calibration_files.calibration_of(self.measured_as)
 
     @property
@@ -63,10 +64,10 @@ class Device(Record):
         return self.physical_bytes or self.memory_bytes
 
     def matrix_peak(self, dtype: str) -> tuple[float, str]:
-        """Peak FLOP/s of matrix products in `dtype`, and the dtype whose unit does them.
+        """The peak FLOP/s of matrix products in `dtype`, and the dtype whose unit computes them.
 
-        That is the unit of the dtype itself, else the one `runs_as` names, else the next wider one, else
-        the vector lanes. HardwareError for an unknown dtype, or fp64 where the device states none.
+        The unit is that of the dtype itself, else of `runs_as`, else of the next larger dtype, else the
+        vector lanes. HardwareError for an unknown dtype, or for fp64 on a device without it.
 
         >>> from llmir.hw import library
         >>> library.load("h100-sxm").matrix_peak("bf16"), library.load("a100").matrix_peak("fp8_e4m3")
@@ -78,7 +79,7 @@ class Device(Record):
         return (self.matrix_flops[unit], unit) if unit else self.vector_peak(dtype)
 
     def matrix_unit(self, dtype: str) -> str | None:
-        """The dtype whose matrix unit does products in `dtype`; None where the vector lanes do them.
+        """The dtype whose matrix unit computes products in `dtype`; None if the vector lanes compute them.
 
         >>> from llmir.hw import library
         >>> library.load("h100-sxm").matrix_unit("fp32"), library.load("mi300x").matrix_unit("fp32")
@@ -89,12 +90,12 @@ class Device(Record):
         return next((c for c in candidates if c in self.matrix_flops), None)
 
     def vector_peak(self, dtype: str) -> tuple[float, str]:
-        """Peak FLOP/s of elementwise work in `dtype`, and the dtype whose lanes do it; fp32's unless stated.
+        """The peak FLOP/s of elementwise work in `dtype`, and the dtype of the lanes; fp32's by default.
 
-        HardwareError for an unknown dtype, or fp64 where the device states none.
+        HardwareError for an unknown dtype, or for fp64 on a device without it.
         """
         unit = _unit(dtype)
-        # fp32 lanes hold the values of every narrower dtype, but not those of fp64.
+        # fp32 lanes represent every smaller dtype, but not fp64.
         fallback = () if unit == "fp64" else ("fp32",)
         for candidate in (unit, self.runs_as.get(unit, unit), *fallback):
             if candidate in self.vector_flops:
@@ -102,7 +103,7 @@ class Device(Record):
         raise HardwareError(f"{self.name} states no {unit} peak, only {', '.join(self.vector_flops)}")
 
     def link(self, ranks: int) -> tuple[str, Link]:
-        """The fastest link that joins so many neighbours, with its name; HardwareError if there is none.
+        """The fastest link between this many neighbors, with its name; HardwareError if there is none.
 
         >>> from llmir.hw import library
         >>> [library.load("rtx3090").link(n)[0] for n in (2, 4)]
@@ -138,7 +139,7 @@ class Device(Record):
         return name, known[name]
 
     def source(self, key: str) -> str:
-        """Where a constant comes from, by field or file key, of one number or a whole group of them.
+        """The source of a constant, by field or file key, for one number or a whole group.
 
         >>> from llmir.hw import library
         >>> library.load("l4").source("matrix_tflops.fp8")

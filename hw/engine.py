@@ -1,9 +1,8 @@
 """Inference engines by version: a folder each, with a file for each measured range of versions.
 
-A file states only what differs from the file of the next newer range, or from the one that it extends. Inside
-a file, a list by device applies its first entry that fits (`ByDevice`), and a section by first release
-applies the newest entry that is not newer than the release (`Releases`). `engine_sections.py` defines the
-sections.
+A file contains only differences from the file of the next newer range, or from the file that it extends.
+Inside a file, the first matching entry of a list by device applies (`ByDevice`). In a section by first
+release, the newest entry up to the release applies (`Releases`). `engine_sections.py` defines the sections.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ from .schema import Key, merge, parse
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ByDevice(Record):
-    """Holds for devices of so much memory or more, in `tp` ranks or more, whose `isa` is not `unless`."""
+    """An entry for devices with at least `memory_bytes` and `tp` ranks, except for the ISA `unless`."""
 
     memory_bytes: int = 0
     tp: int = 1
     unless: str = ""
 
     def fits(self, device: Device, tp: int) -> bool:
-        """Whether it holds for a device in so many tensor-parallel ranks."""
+        """Whether the entry applies to a device with `tp` tensor-parallel ranks."""
         other_isa = not self.unless or device.isa != self.unless
         return device.capacity_bytes >= self.memory_bytes and tp >= self.tp and other_isa
 
@@ -58,7 +57,7 @@ def first_match(known: Sequence[B], device: Device, tp: int) -> B:
 
 
 def options(kind: Callable[..., B], keys: Mapping[str, Key]) -> Callable[[object, str, float], tuple[B, ...]]:
-    """What reads a list of such; HardwareError where the last does not hold for all devices."""
+    """A reader of lists of these entries; HardwareError if the last entry does not apply to all devices."""
     keys = {**KEYS, **keys}
 
     def read(value: object, where: str, unit: float) -> tuple[B, ...]:
@@ -99,14 +98,14 @@ class Releases(Record, Generic[S]):
     known: tuple[tuple[str, S], ...]
 
     def at(self, version: str = "") -> S:
-        """That of a version; by default the newest, and the oldest of one that is older than all."""
+        """The value for a version; the newest by default, and the oldest for earlier versions."""
         wanted = number(version or self.known[0][0])
         fit = (value for first, value in self.known if number(first) <= wanted)
         return next(fit, self.known[-1][1])
 
 
 def releases(value: object, where: str, read: Callable[[Mapping[Any, Any], str], S]) -> Releases[S]:
-    """A section whose keys are first releases; HardwareError for what are none, or what `read` refuses."""
+    """Read a section by first release; HardwareError for invalid releases or values."""
     said = schema.mapping(value, where)
     for first in said:
         if not isinstance(first, str) or not re.fullmatch(NUMBERS, first):
@@ -121,7 +120,7 @@ def releases(value: object, where: str, read: Callable[[Mapping[Any, Any], str],
 
 
 def records(kind: Callable[..., S], keys: Mapping[str, schema.Key]) -> Callable[[object, str], Releases[S]]:
-    """What reads a section of releases that are each a record with these keys."""
+    """A reader of sections by release in which each value is a record with these keys."""
 
     def read(said: Mapping[Any, Any], where: str) -> S:
         return kind(**schema.read_fields(said, where, keys))
@@ -134,28 +133,28 @@ def records(kind: Callable[..., S], keys: Mapping[str, schema.Key]) -> Callable[
 FOLDER = Path(__file__).parent / "engines"
 
 
-# What reads a section of an engine's file, by name: a function of the value and of where it stands, which
-# returns an immutable value of a class of its own. Each is defined in a module of `hw` of that name.
+# Readers of the sections of an engine file, by name: functions of the value and its path that return an
+# immutable value of a separate class. Each is defined in a module of `hw` with this name.
 SECTIONS: Kind[Callable[[object, str], object]] = Kind("engine section", "llmir.hw.engine_sections")
 section = SECTIONS.register
 ENGINE_CPU_FAMILIES = (
     "host",
     "overlapped_host",
     "eager_host",
-)  # families of hosts of GPUs, of which a file has one
-_GONE = "interference"  # of a host's files until chunks were priced beside decodes; means nothing now
+)  # families of engine CPU times on GPUs; a file has one of them
+_GONE = "interference"  # a former parameter of CPU times, which is ignored now
 _OTHERS = "other_versions_percent"
-_ALONE = ("origin", "rows", "error_percent")  # a file that says these on top is of a host alone
+_ALONE = ("origin", "rows", "error_percent")  # a file with these keys at the top contains only a CPU time
 
 
 @dataclass(frozen=True, eq=False)
 class Engine(Record):
-    """An engine in a range of versions: its host, which was fitted, and other sections of its file.
+    """An engine in a range of versions: its fitted CPU time, and the other sections of its file.
 
-    `family` is that of its host. `versions` are the first and the last that were measured, none of a file of
-    the user's own; `release` is the one that was asked for, if any. `kernels` names whose kernels it runs,
-    where that is known; `elsewhere` is the mean error of the host on runs of other versions.
-    `title` is the name as its makers write it, such as vLLM.
+    `family` is the kernel family of its CPU time. `versions` are the first and last measured versions, empty
+    for a user's file; `release` is the requested version, if any. `kernels` names the engine whose kernels it
+    runs, if known. `elsewhere` is the mean error of the CPU time on runs of other versions. `title` is the
+    official spelling, such as vLLM.
     """
 
     name: str
@@ -170,16 +169,16 @@ class Engine(Record):
 
     @property
     def asked(self) -> str:
-        """The release, if it lies in no range, so that this is the nearest."""
+        """The requested release if it is in no range, so that this range is the nearest."""
         return self.release if self.release and distance(self, self.release) else ""
 
     @property
     def error(self) -> float:
-        """The mean error of whole runs that the host was not fitted to: of such versions, or of others."""
+        """The mean error of whole runs held out of the CPU fit: of these versions, or of others."""
         return max(self.host.error, self.elsewhere) if self.asked else self.host.error
 
     def section(self, kind: type[S]) -> S | None:
-        """What the file says in the section of that class, at the release; None where it says nothing."""
+        """The section of a class at the release; None if the file lacks it."""
         return next((value for value in _engine_sections(self) if isinstance(value, kind)), None)
 
     @property
@@ -188,14 +187,14 @@ class Engine(Record):
         return "–".join(dict.fromkeys(self.versions))
 
     def __str__(self) -> str:
-        """`vllm 0.18`, and which version that is the nearest to, if it was not measured."""
+        """`vllm 0.18`, with the unmeasured version that it is nearest to."""
         instead = f", nearest to {self.asked}" if self.asked else ""
         return f"{self.name} {self.range}".strip() + instead
 
 
 @functools.lru_cache(maxsize=256)
 def _engine_sections(engine: Engine) -> tuple[Any, ...]:
-    """What an engine's sections say at its release."""
+    """The sections of an engine at its release."""
     release = engine.release or "".join(engine.versions[-1:])
     return tuple(v.at(release) if isinstance(v, Releases) else v for v in engine.sections.values())
 
@@ -216,15 +215,15 @@ def check_engine(name: str, more: tuple[str, ...] = ()) -> str:
 
 @functools.cache
 def ranges(name: str) -> tuple[Engine, ...]:
-    """What is known of a bundled engine, the newest versions first."""
+    """The known ranges of a bundled engine, the newest first."""
     return tuple(_engine(doc, name, where, name) for where, doc in _documents(name))
 
 
 @functools.cache
 def engine_at(name: str, version: str | None = None) -> Engine:
-    """The bundled engine at this version, by default the newest range; else that of the nearest version.
+    """The bundled engine at a version, by default the newest range; else the nearest version.
 
-    HardwareError for what is no version.
+    HardwareError for an invalid version.
     """
     engine = ranges(name)[_place(name, version)]
     return engine if version is None else replace(engine, release=version)
@@ -253,7 +252,7 @@ def _documents(name: str) -> tuple[tuple[str, dict[Any, Any]], ...]:
 
 
 def _laid(newer: dict[Any, Any], own: dict[Any, Any], where: str) -> dict[Any, Any]:
-    """A file's keys over those of what it extends, or of the next newer versions."""
+    """Merge a file's keys over those of the file that it extends, or of the next newer versions."""
     if "extend" in own:
         name, version = engine_spelling(schema.text(own["extend"], f"{where}: extend", 1))
         newer = _documents(check_engine(name))[_place(name, version)][1]
@@ -301,7 +300,7 @@ def _place(name: str, version: str | None) -> int:
 
 
 def engine_spelling(engine: str) -> tuple[str, str | None]:
-    """A name and the version asked for.
+    """Split a name from its version.
 
     >>> engine_spelling("vllm@0.12"), engine_spelling("vllm")
     (('vllm', '0.12'), ('vllm', None))
@@ -311,7 +310,7 @@ def engine_spelling(engine: str) -> tuple[str, str | None]:
 
 
 def distance(engine: Engine, version: str) -> int:
-    """How far a version lies from the range: minor versions, of which a major one is a thousand."""
+    """The distance of a version from the range in minor versions; a major version counts as a thousand."""
     try:
         asked = number(version)
     except ValueError:

@@ -24,17 +24,17 @@ from .schema import Key, show
 
 # --- Memory ---
 
-# What `utilization` is a share of: vLLM's (`gpu_memory_utilization`) of all physical memory; SGLang's
-# (`mem_fraction_static`) of what is free before the weights are loaded, for weights and cache together;
-# TensorRT-LLM's (`free_gpu_memory_fraction`) of what all else leaves.
+# The basis of `utilization`: for vLLM (`gpu_memory_utilization`) all physical memory; for SGLang
+# (`mem_fraction_static`) the free memory before the weights are loaded, for weights and cache together;
+# for TensorRT-LLM (`free_gpu_memory_fraction`) the rest after all other uses.
 RULES = ("physical", "static", "free")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class StepBudget(ByDevice):
-    """What a step takes at most: sequences, and tokens.
+    """The limits of a step: sequences, and tokens.
 
-    `whole` requests are not cut: a step takes one that has more tokens too.
+    With `whole`, requests are not split: a step also takes one request with more tokens.
     """
 
     sequences: int
@@ -44,10 +44,10 @@ class StepBudget(ByDevice):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MemoryReserve(ByDevice):
-    """What is kept free where no share is stated, in bytes.
+    """The memory left free if no share is set, in bytes.
 
-    Some, and of a token of a step, a sequence of the largest graph that decodes, and a rank of tp × pp; no
-    less than `least`.
+    A constant, plus amounts per token of a step, per sequence of the largest decode graph, and per rank of tp
+    × pp; at least `least`.
     """
 
     bytes: int = 0
@@ -57,7 +57,7 @@ class MemoryReserve(ByDevice):
     least: int = 0
 
     def whole(self, tokens: int, captured: float, ranks: int) -> float:
-        """Bytes in all."""
+        """The total in bytes."""
         each = tokens * self.token_bytes, captured * self.graph_bytes, ranks * self.rank_bytes
         return max(self.least, self.bytes + sum(each))
 
@@ -70,12 +70,12 @@ KEPT = ("window", "chunk")
 
 @dataclass(frozen=True)
 class CacheRule:
-    """How an engine allocates the blocks of caches.
+    """The rule by which an engine allocates cache blocks.
 
     `split` divides memory into pools (`SPLITS`). The pool of windows has `window_ratio` times the tokens of
-    the other pool; pools by window have shares in proportion to the bytes of their windows. Caches that it
-    `keeps` (`window`, `chunk`) never free a block. A window keeps the tokens of so many `steps` in flight.
-    Where `models` names architectures, all others keep all tokens in one pool.
+    the other pool; pools by window have shares in proportion to the bytes of their windows. Caches in `keeps`
+    (`window`, `chunk`) never free a block. A window retains the tokens of `steps` steps in flight. With
+    `models`, a list of architectures, all other models retain all tokens in one pool.
     """
 
     split: str = "shared"
@@ -92,14 +92,14 @@ class CacheRule:
 
 @dataclass(frozen=True, eq=False)
 class EngineMemory(Record):
-    """What an engine holds beside weights and cache, and how much is left for the cache.
+    """The memory that an engine uses besides weights and cache, and the rest for the cache.
 
-    A step of the budget is run once to see what it takes. In it the forward pass holds its live set and
-    `states` more hidden states of all tokens. Then the sampler holds the logits, `sampler` fp32 values for
-    each of them and `vocabularies` fp32 rows of the vocabulary on each multiprocessor, beside the hidden
-    states and `experts` times the workspace of the experts. `kept_bytes` stay of either, and `outside` of
-    PyTorch's allocator lie so many bytes by tp: contexts, and buffers of collectives. `graph_bytes` are for
-    CUDA graphs. Without `utilization` the share is what leaves `aside` free. `caches` is the rule of blocks.
+    The engine profiles one step of its budget. The forward pass uses its live set and `states` more hidden
+    states of all tokens. Then the sampler uses the logits, `sampler` fp32 values per logit, and
+    `vocabularies` fp32 rows of the vocabulary per multiprocessor, in addition to the hidden states and
+    `experts` times the workspace of the experts. `kept_bytes` remain in either case. `outside` maps tp to
+    bytes outside PyTorch's allocator: contexts, and buffers of collectives. `graph_bytes` are for CUDA
+    graphs. Without `utilization`, the share leaves `aside` free. `caches` is the rule of blocks.
     """
 
     rule: str
@@ -120,7 +120,7 @@ class EngineMemory(Record):
     caches: CacheRule = CacheRule()
 
     def outside_bytes(self, tp: int) -> float:
-        """That of the most ranks known that are no more."""
+        """The bytes for the largest listed number of ranks up to `tp`."""
         return self.outside[max(n for n in self.outside if n <= tp)]
 
 
@@ -244,29 +244,29 @@ Sizes = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class GraphSizes(ByDevice):
-    """The largest graphs, in tokens of a data-parallel rank: of steps that only decode, and of others.
+    """The largest graphs in tokens of a data-parallel rank: of decode-only steps, and of others.
 
-    0 where there are none.
+    0 means no graphs.
     """
 
     decodes: float = 0
     prompts: float = 0
 
     def hold(self, tokens: Number, decodes: Any, reads: Any) -> Any:
-        """Whether a step of so many tokens on a rank is in one, if it may be of decodes, of prompts or both.
+        """Whether a graph covers a step with `tokens` tokens per rank, of decodes, of prompts or both.
 
-        A few new tokens of each sequence are either: drafts to verify, or the rest of a prompt.
+        A few new tokens per sequence can be either: drafts to verify, or the rest of a prompt.
         """
         return (decodes & (tokens <= self.decodes)) | (reads & (tokens <= self.prompts))
 
 
 @dataclass(frozen=True, eq=False)
 class CudaGraphs(Record):
-    """The largest graphs by device, and of how many sequences there are any.
+    """The largest graphs by device, and the numbers of sequences with a graph.
 
-    `sizes` are pairs (most, multiple): up to so many sequences there is one of each multiple, which runs
-    where fewer decode. Without any, each number has its own. The operator states the largest graph of an
-    engine with a `default`: without that, graphs hold steps of so many sequences.
+    `sizes` are pairs (most, multiple): up to `most` sequences there is a graph for each multiple, and steps
+    are padded to it. Without sizes, each number has a graph. If an engine has a `default`, the operator sets
+    the largest graph; this is the number of sequences without a setting.
     """
 
     largest: tuple[GraphSizes, ...]
@@ -275,7 +275,7 @@ class CudaGraphs(Record):
     default: int = 0
 
     def padded(self, sequences: Number, xp: Namespace) -> Number:
-        """Of how many sequences the graph is that decodes these; beyond all of them, these.
+        """The number of sequences in the graph that decodes these; unchanged beyond the largest graph.
 
         >>> from llmir.base.array_namespace import SCALARS
         >>> graphs = CudaGraphs((), ((1, 1), (2, 2), (4, 4), (256, 8)))
@@ -288,7 +288,7 @@ class CudaGraphs(Record):
         return found
 
     def on(self, device: Device, tp: int) -> GraphSizes:
-        """Those of a device in so many tensor-parallel ranks."""
+        """The graphs of a device with `tp` tensor-parallel ranks."""
         return first_match(self.largest, device, tp)
 
     def unstated(self, device: Device, tp: int) -> int:
@@ -331,7 +331,7 @@ graphs = engine.section("graphs")(
 
 @dataclass(frozen=True)
 class Passes:
-    """What it does to every model by default, as a pipeline spells it."""
+    """The default pipeline of the engine for every model."""
 
     pipeline: str
     source: str = ""
@@ -353,9 +353,9 @@ passes = engine.section("passes")(
 
 @dataclass(frozen=True, eq=False)
 class Fp8Weights(Record):
-    """What an engine runs for fp8 weights, by the first ISA of each family of GPUs that runs it.
+    """The support for fp8 weights, by the first ISA of each family of GPUs.
 
-    From `multiplies` on, matrix products take 8-bit activations. From `dequantizes` on, the weight-only
+    From `multiplies` on, matrix products use 8-bit activations. From `dequantizes` on, the weight-only
     `kernel` converts weights inside 16-bit products. The engine refuses fp8 weights on other GPUs.
     """
 
@@ -468,9 +468,9 @@ expert_inputs = engine.section("expert_inputs")(
 
 @dataclass(frozen=True, eq=False)
 class KernelVariants(Record):
-    """Kernels of a calibration that an engine calls beside its main one, where they are faster.
+    """Kernels of another calibration that an engine calls in addition to its main ones, if they are faster.
 
-    `vllm` with the variant `eager` has the kernels of the calibration `vllm-eager` too.
+    `vllm` with the variant `eager` also has the kernels of the calibration `vllm-eager`.
     """
 
     kernels: tuple[str, ...]
@@ -493,12 +493,13 @@ kernel_variants = engine.section("variants")(
 
 @dataclass(frozen=True)
 class Scheduler:
-    """One that `mixes` reads chunks of prompts beside decodes; else prompts go first, and decodes wait.
+    """The properties of a scheduler.
 
-    One that is not `chunked` reads whole prompts, and refuses a prompt of more tokens than a step has.
-    One that goes `ahead` fills a step while the one before it runs. One that is `cautious` admits a prompt
-    when all of it has room in the cache, not only its first chunk. One that `pads` runs all sequences of a
-    step as if they were as long as the longest.
+    - `mixes`: Steps contain prefill chunks and decodes; otherwise prefill runs first and decodes wait.
+    - `chunked`: Prompts are split into chunks; otherwise a prompt with more tokens than a step is refused.
+    - `ahead`: A step is filled while the previous one runs.
+    - `cautious`: A prompt is admitted when the cache has space for all of it, not only for its first chunk.
+    - `pads`: All sequences of a step run with the length of the longest.
     """
 
     mixes: bool = True

@@ -42,16 +42,17 @@ __all__ = [
 
 _DEVICES, _CLUSTERS = (Path(__file__).parent / name for name in ("devices", "clusters"))
 
-# The aliases of a bundled file, which are found without reading all of it.
+# The aliases of a bundled file, which are read without parsing the file.
 _ALIASES = re.compile(r"^aliases: \[([^]]*)\]", re.MULTILINE)
 _BRANDS = ("nvidia", "tesla", "geforce", "amd", "instinct", "google", "cloud", "intel")
 
 
 def load(device: str | os.PathLike[str] | Device) -> Device:
-    """The device or cluster of this name (any case, dashes or brand), or YAML file; a Device is itself.
+    """Load a device or cluster by name (ignoring case, dashes and brand) or YAML file; a Device is returned
+    unchanged.
 
-    A file may `extend` a known device or another file, and then says only what differs. HardwareError for an
-    unknown name, a file that cannot be read, and a key or number that is wrong.
+    A file may `extend` a known device or another file, and then contains only differences. HardwareError for
+    an unknown name, an unreadable file, and a wrong key or number.
 
     >>> load("nvidia/H100_SXM") is load("h100")
     True
@@ -78,7 +79,7 @@ def from_keys(fields: Mapping[str, Any], name: str = "device") -> Device:
 
 
 def cluster(name: str | os.PathLike[str] | Device) -> Device:
-    """As `load`, of a cluster: a device in a node. HardwareError for a device alone.
+    """Load a cluster, a device in a node. HardwareError for a single device.
 
     >>> cluster("dgx-h100").node.devices
     8
@@ -90,7 +91,7 @@ def cluster(name: str | os.PathLike[str] | Device) -> Device:
 
 
 def default_node(device: str | os.PathLike[str] | Device) -> MachineNode:
-    """The node of the bundled cluster of such devices that has a network; else a box of eight without one.
+    """The node of the bundled cluster with a network for these devices; else a node of eight without one.
 
     >>> default_node("h100-sxm").name, default_node("l40s").network
     ('DGX-H100', None)
@@ -106,9 +107,10 @@ def _default_node(measured_as: str) -> MachineNode:
 
 
 def join(device: str | os.PathLike[str] | Device, network: str) -> Device:
-    """The device in its node, or the usual one, with nodes joined by `network`: GB/s each way, µs a hop.
+    """The device in its node, or the default node, with nodes connected by `network`: GB/s each way, µs per
+    hop.
 
-    The network has switches; HardwareError for what is none.
+    The network has switches; HardwareError for an invalid rate.
 
     >>> join("rtx4090-pcie-8", "25GBps,5us").node.network
     Link(Bps=25000000000.0, latency_s=5e-06, ranks=None, direct=True, reduces=False, host_Bps=None)
@@ -123,10 +125,10 @@ def join(device: str | os.PathLike[str] | Device, network: str) -> Device:
 def with_prices(
     devices: Iterable[str | os.PathLike[str] | Device], prices: Mapping[str, float]
 ) -> list[Device]:
-    """The devices, those that `prices` name at so many USD an hour in place of the list price in their files.
+    """The devices with the prices per hour in USD of `prices`, by name, instead of their list prices.
 
-    A price of a device is that of clusters of it too. InputError for what is no price above 0, and for the
-    price of a device that is not among them.
+    The price of a device also applies to its clusters. InputError for prices that are not positive, and for a
+    device that is not listed.
 
     >>> [device.price_per_hour_usd for device in with_prices(["hgx-h200", "h100"], {"h200": 3.5})]
     [3.5, 3.99]
@@ -160,19 +162,19 @@ def clusters() -> list[str]:
 
 
 def calibrated_devices() -> list[str]:
-    """The names of the bundled devices that have a calibration of their own, sorted."""
+    """The names of the bundled devices with a calibration, sorted."""
     return sorted(calibration_files.names())
 
 
 def engines() -> list[str]:
-    """The names of the bundled engines, sorted: what they add to their kernels was fitted."""
+    """The names of the bundled engines with fitted CPU times, sorted."""
     return list(versions.names())
 
 
 def engine(name: str, kernels: Iterable[str] = ()) -> Engine:
-    """An engine, bundled or of a YAML file; `vllm@0.12` at a version, else the newest that was measured.
+    """An engine, bundled or from a YAML file; `vllm@0.12` at a version, else the newest measured one.
 
-    HardwareError for an unknown one, which may be meant for one of `kernels` too, and for what is no version.
+    HardwareError for an unknown name, with suggestions that include `kernels`, and for an invalid version.
 
     >>> print(engine("vllm@0.14"))
     vllm 0.11–0.12, nearest to 0.14
@@ -253,9 +255,9 @@ Resolved = tuple[dict[Any, Any], dict[str, str], str]
 
 
 def _resolve(path: Path, source: str, above: tuple[Path, ...]) -> Resolved:
-    """A file's keys laid over those it extends, and each number's source; `source` where none is stated.
+    """Merge a file's keys over those it extends, with the source of each number; `source` is the default.
 
-    Last, the bundled device whose calibration holds: none where a file on the way states its own, laid over.
+    The last result is the bundled device whose calibration applies, if no file on the way has its own.
     """
     here = path.resolve()
     if here in above:
@@ -277,7 +279,7 @@ def _laid(
     above: tuple[Path, ...],
     calibrated: str,
 ) -> Resolved:
-    """Keys laid over those they extend: a bundled file, or one in the `folder` if there is one."""
+    """Merge keys over those they extend: a bundled file, or one in the `folder`."""
     stated = own.pop("sources", {})
     below: dict[Any, Any] = {}
     sources: dict[str, str] = {}
@@ -291,13 +293,13 @@ def _laid(
         below, sources, calibrated = _resolve(file, named, above)
         below.pop("aliases", None)
         if {"memory_GiB", "memory_GB"} & own.keys():
-            below.pop("physical_GiB", None)  # of another size of memory
+            below.pop("physical_GiB", None)  # for another size of memory
     if "calibration" in own and calibrated:
         below["calibration"] = calibration_files.document(calibrated)
         calibrated = ""
     doc = merge(below, own)
     present = {schema.field_path(leaf) for leaf in leaves(doc)}
     kept = {leaf: s for leaf, s in sources.items() if leaf in present}
-    # Aliases are no number, and a calibration says its origin itself.
+    # Aliases are not numbers, and a calibration contains its origin.
     numbers = {key: value for key, value in own.items() if key not in ("aliases", "calibration")}
     return doc, kept | cite(numbers, stated, where, source), calibrated

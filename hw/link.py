@@ -6,18 +6,19 @@ from collections.abc import Collection
 
 from llmir.base.dataclass import dataclass
 
-# The most devices that one box usually holds: DGX, HGX and OAM boards, and servers of PCIe cards.
+# The typical largest number of devices per machine: DGX, HGX and OAM boards, and servers of PCIe cards.
 BOX = 8
 
 
 @dataclass(frozen=True)
 class Link:
-    """A way from one rank to others: bytes/s that the rank can send (and, at once, receive), seconds a hop.
+    """A connection from one rank to others: bytes/s that it sends (and receives at the same time), seconds
+    per hop.
 
-    `latency_s` is 0 where nothing is published; `ranks` is the most ranks that a bridge or a domain of
-    switches joins, None where the platform decides; 1 of a link to the host alone. `direct` says that a
-    rank reaches all others at once, through switches or over a link to each, and `reduces` that the fabric
-    itself adds up what ranks send. `host_Bps` is what copies of the host's pinned memory reach, as measured.
+    `latency_s` is 0 if nothing is published. `ranks` is the largest number of ranks that a bridge or switch
+    domain connects, None if the platform decides, 1 for a link to the host only. `direct` means that a rank
+    reaches all others at once, through switches or over a link to each. `reduces` means that the fabric
+    itself adds values. `host_Bps` is the measured rate of copies of pinned host memory.
     """
 
     Bps: float
@@ -29,7 +30,7 @@ class Link:
 
     @property
     def usual_Bps(self) -> float:  # noqa: N802 (B is bytes)
-        """The same of a link whose rate is told later: what it usually is."""
+        """The rate, or the typical rate if the rate is a symbol."""
         found: float = getattr(self.Bps, "usual", self.Bps)
         return found
 
@@ -40,9 +41,9 @@ class Link:
 
 @dataclass(frozen=True)
 class MachineNode:
-    """The box that a device is in with others: how many there are, and what joins each to other boxes.
+    """The machine around a device: the number of devices, and the network to other machines.
 
-    It is `assumed` where a device alone was named, and more of them than a box holds.
+    It is `assumed` if only a device was named and more ranks are used than a machine has.
     """
 
     name: str

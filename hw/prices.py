@@ -1,6 +1,6 @@
-"""Prices of devices in USD per hour, and the cost and energy of the tokens that devices make.
+"""Prices of devices in USD per hour, and the cost and energy of generated tokens.
 
-`prices.yaml` holds the list prices of bundled devices; a user's file or `at_prices` states others.
+`prices.yaml` contains the list prices of bundled devices; a user's file or `at_prices` sets others.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LIST = Path(__file__).parent / "prices.yaml"
 
 
 class ListPrice(NamedTuple):
-    """A list price on demand: USD per hour of one device, and the list and the month that had it."""
+    """An on-demand list price: USD per hour of one device, with the price list and its month."""
 
     usd_per_hour: float
     source: str
@@ -49,9 +49,9 @@ Prices = Mapping[str, tuple[Device, float]]  # a device and USD an hour, by how 
 
 
 def at_prices(devices: Sequence[Device], prices: Prices) -> list[Device]:
-    """Each device at the price of its name, else at that of the device it is made of, else as it is.
+    """Set the price of each device by its name, else by the device that a cluster consists of.
 
-    InputError for the price of a device that is not here, or that has two.
+    InputError for the price of a device that is missing here, or that has two prices.
     """
     used, found = set(), []
     for device in devices:
@@ -68,7 +68,7 @@ def at_prices(devices: Sequence[Device], prices: Prices) -> list[Device]:
 
 
 def _is_cluster_of(device: Device, of: Device) -> bool:
-    """Whether it is a cluster of such devices, or a file that extends it."""
+    """Whether a device is a cluster of another, or a file that extends it."""
     return of.node is None and bool(of.measured_as) and device.measured_as == of.measured_as
 
 
@@ -84,10 +84,10 @@ MILLION = 1e6
 
 
 class OperatingCost(NamedTuple):
-    """USD an hour and a million tokens, watts, and joules a token; None where the device does not say.
+    """USD per hour and per million tokens, watts, and joules per token; None for unknown values.
 
-    `watts` is the limit of a board's power times the boards, as if each drew that all the time: an upper
-    estimate of what the boards draw, without hosts, switches and cooling. Memory-bound steps draw less.
+    `watts` is the board power limit times the boards, an upper estimate of the power of the boards, without
+    hosts, switches and cooling. Memory-bound steps draw less.
     """
 
     usd_per_hour: float | None
@@ -97,7 +97,7 @@ class OperatingCost(NamedTuple):
 
 
 def operating_cost(device: Device, devices: int, tokens_per_s: Number) -> OperatingCost:
-    """Of so many devices that make so many tokens a second together, a number or an array of them.
+    """The cost of `devices` devices that generate `tokens_per_s` tokens per second together.
 
     >>> from llmir.hw import library
     >>> operating_cost(library.load("h100-sxm"), 2, 1000.0)

@@ -47,7 +47,7 @@ def text(value: object, where: str, unit: float) -> str:
 
 
 def label(value: object, where: str, unit: float) -> str:
-    """A name that headers show: one line, whatever is in it."""
+    """A name for headers, as one printable line."""
     shown = plain(text(value, where, unit))
     if not shown:
         raise HardwareError(f"{where} must be text that can be shown, got {show(value)}")
@@ -57,7 +57,7 @@ def label(value: object, where: str, unit: float) -> str:
 def number(value: object, where: str, unit: float) -> float:
     """A positive finite number, in SI units."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        # YAML reads 9.89e14 as text, which is the mistake most easily made here.
+        # YAML reads 9.89e14 as text, the most common mistake here.
         raise HardwareError(f"{where} must be a number above 0, got {type(value).__name__} {show(value)}")
     si = float(Decimal(str(value)) * Decimal(str(unit)))  # 66.9e12, which 66.9 * 1e12 is not
     if not 0 < si < math.inf:
@@ -119,7 +119,7 @@ def network(value: object, where: str, unit: float) -> Link:
 
 
 def link_rate(said: str, name: str = "link") -> Link:
-    """The link of a rate and maybe a latency, GB/s each way and µs a hop; HardwareError for what is none.
+    """Parse a link: GB/s each way and optionally µs per hop; HardwareError for another text.
 
     >>> link_rate("12.5GBps").Bps
     12500000000.0
@@ -138,7 +138,7 @@ def node(value: object, where: str, unit: float) -> MachineNode:
 
 
 def calibration(value: object, where: str, unit: float) -> Calibration:
-    """What was fitted, by engine and family; `engine` names the one to take first."""
+    """Read the fitted kernels by engine and family; `engine` names the default."""
     said = dict(mapping(value, where))
     first = text(said.pop("engine", None), f"{where}.engine", unit)
     engines = {str(name): families(of, f"{where}.{name}") for name, of in said.items()}
@@ -148,7 +148,7 @@ def calibration(value: object, where: str, unit: float) -> Calibration:
 
 
 def families(value: object, where: str) -> Mapping[str, KernelParameters]:
-    """What was fitted of each family of kernels."""
+    """Read the fitted parameters of each kernel family."""
     return {str(name): kernel_parameters(of, f"{where}.{name}") for name, of in mapping(value, where).items()}
 
 
@@ -201,13 +201,13 @@ NODE = {
     "devices": Key("devices", count, required=True),
     "network": Key("network", network),
 }
-# What a file may say besides: what it builds on, and where its numbers come from.
+# Additional keys of a file: its base, and the sources of its numbers.
 ABOUT = ("extend", "sources")
 FIELDS = {key: spec.field for table in (DEVICE, LINK, NODE) for key, spec in table.items()}
 
 
 def read_fields(doc: object, where: str, table: Mapping[str, Key]) -> dict[str, Any]:
-    """Values by field, in SI units; HardwareError names the key, what was got and what is allowed."""
+    """Read values by field, in SI units; HardwareError names the key, the value and the allowed values."""
     found: dict[str, Any] = {}
     for key, value in mapping(doc, where).items():
         if key not in table:
@@ -258,7 +258,7 @@ def _dtype(value: object, where: str) -> str:
 
 
 def parse(path: Path) -> dict[Any, Any]:
-    """The mapping in a YAML file; HardwareError if it cannot be read, is no mapping or repeats a key."""
+    """Read the mapping in a YAML file; HardwareError if it is unreadable, not a mapping, or repeats a key."""
     if path.exists() and not path.is_file():
         raise HardwareError(f"{path.name}: not a file{' but a folder' if path.is_dir() else ''}")
     try:
@@ -275,12 +275,12 @@ def check_keys(doc: object, where: str) -> dict[Any, Any]:
 
 
 def merge(below: Mapping[Any, Any], above: Mapping[Any, Any]) -> dict[Any, Any]:
-    """`above` laid over `below`, mapping by mapping; a null takes the key away.
+    """Merge `above` over `below`, mapping by mapping; null deletes a key.
 
     >>> merge({"memory_GiB": 80, "runs_as": {"a": "b", "c": "d"}}, {"memory_GB": 94, "runs_as": {"a": None}})
     {'runs_as': {'c': 'd'}, 'memory_GB': 94}
     """
-    # Two keys of one field, such as memory in GB and in GiB, are one thing said in two units.
+    # Two keys of one field, such as memory in GB and in GiB, are the same fact in two units.
     said = {FIELDS.get(key, key) for key in above}
     merged = {k: v for k, v in below.items() if k in above or FIELDS.get(k, k) not in said}
     for key, value in above.items():

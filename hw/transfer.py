@@ -1,6 +1,6 @@
 """Errors of kernels transferred from another device or engine, by relation and kernel group.
 
-The values are measured and lie in `transfer.yaml`.
+The values are measured and stored in `transfer.yaml`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from types import MappingProxyType
 from .schema import parse
 
 FILE = Path(__file__).parent / "transfer.yaml"
-# Of two devices, from near to far; and of two engines on one.
+# Of two devices, from similar to different; and of two engines on one device.
 SAME_DIE, SAME_SM, OTHER_SM = "same die", "same SM", "other SM"
 OTHER_MEMORY, OTHER_VENDOR = "other memory", "other vendor"
 RELATIONS = (SAME_DIE, SAME_SM, OTHER_SM, OTHER_MEMORY, OTHER_VENDOR)
@@ -33,7 +33,7 @@ def table() -> Mapping[str, Mapping[str, float]]:
 
 
 def to_yaml(percents: Mapping[str, Mapping[str, float]]) -> str:
-    """The file, of percents; what it says above them stays."""
+    """The text of the file with new percentages; its header comment is unchanged."""
     head = FILE.read_text(encoding="utf-8").partition(f"{SAME_DIE}:")[0]
     lines = [
         f"{relation}: {{{', '.join(f'{group}: {round(value)}' for group, value in groups.items())}}}"

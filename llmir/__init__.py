@@ -1,4 +1,4 @@
-"""llmir: an operator-graph IR that says how fast a language model runs, how much memory it takes, and why."""
+"""llmir: an operator-graph IR that estimates the speed and memory of language models and explains both."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def _cast(b: Builder, x: Value, to: DType, block: str) -> Value:
 
 
 def _widened(b: Builder, weight: Value, to: DType) -> Value:
-    """The matrix as engines keep it for this: in the type of the queries, whatever it is stored in."""
+    """The matrix in the dtype of the queries, as engines store it for absorption."""
     node = b.node(weight.node)
     type = node.results[0]
     if not type.dtype.low:
@@ -132,11 +132,11 @@ RULES = tuple(
 
 @dataclass(frozen=True)
 class AbsorbMla(Pass):
-    """Of latent attention the expansion of keys goes into the queries, that of values into the output.
+    """Move the expansion of keys into the queries of latent attention, and that of values into the output.
 
-    Scores are then of a query's latent with those of the cache, which no product reads whole: far less work
-    for few new tokens, more for a prompt. Its two matrices are those of the expansion; narrow ones are kept
-    in the type of the queries. Without latent attention nothing changes.
+    Scores are then products of query latents with cached latents, and the cache is never expanded. This is
+    far less work for few new tokens, and more for a prompt. The two absorbed matrices are those of the
+    expansion, dequantized to the dtype of the queries. Programs without latent attention are unchanged.
     """
 
     name: ClassVar[str] = "absorb-mla"

@@ -37,11 +37,11 @@ def copies_caches(program: Program) -> bool:
 
 @dataclass(frozen=True)
 class BeamSearch(Pass):
-    """Each row of logits gives 2·`width` candidates; decode copies caches that grow by copies once more.
+    """Choose 2·`width` candidates from each row of logits; decode copies caches that grow by copies again.
 
-    Twice as many as beams, so that enough are left where some end (transformers/generation/utils.py,
-    vllm/entrypoints/llm.py). Caches in place are read through tables, whose entries change places instead.
-    Comes after all other passes.
+    Twice as many candidates as beams ensure that enough remain if some end (transformers/generation/utils.py,
+    vllm/entrypoints/llm.py). Caches in place are read through block tables, and only table entries change
+    places. Run it after all other passes.
     """
 
     name: ClassVar[str] = "beam-search"
@@ -50,7 +50,7 @@ class BeamSearch(Pass):
     width: int = option(2, least=2, most=MOST)
 
     def __call__(self, program: Program) -> Program:
-        """Rewrite what reads prompts and what decodes."""
+        """Rewrite prefill and decode."""
         if program.patches or not program.is_model:
             raise PassError(f"beam-search: {program.name} gives no logits of a vocabulary")
         bare = program.replace(phases={})
@@ -62,7 +62,7 @@ class BeamSearch(Pass):
         return first.replace(phases=others if later == first else {**others, "decode": later})
 
     def _chosen(self, program: Program) -> Program:
-        """A program that gives candidates beside its logits."""
+        """The program with candidates in addition to logits."""
         entry = program.entries[-1]
         given = self._candidates(program[entry], program.name)
         return program.replace(graphs={**program.graphs, entry: given})

@@ -1,8 +1,8 @@
-"""Collectives in another element type: convert before sending, convert back after receiving.
+"""Collectives in another dtype: convert before sending, convert back after receiving.
 
-Values with scales of their own cannot be added in transit. A sum is therefore the sum of the converted
-summands: `reduce_scatter` receives the low-precision pieces of all ranks and adds them in the original type,
-and `all_reduce` becomes that and an `all_gather`, the two shots of quantized collectives (ZeRO++,
+Values with separate scales cannot be added in transit. A sum is therefore the sum of the converted summands:
+`reduce_scatter` receives the low-precision pieces of all ranks and adds them in the original dtype.
+`all_reduce` becomes this plus an `all_gather`, the two shots of quantized collectives (ZeRO++,
 arXiv:2306.10209, section 3.3; Flash Communication, arXiv:2412.04964). `quantize` uses this module.
 """
 
@@ -27,7 +27,7 @@ _COMPRESS_FIRST = before_dispatch(Compress)
 
 
 def sends(graph: Graph, node: Node) -> bool:
-    """Whether an op sends numbers that may have another type: none that are integers, or narrow."""
+    """Whether an op sends values whose dtype may change: neither integers nor low-precision values."""
     if not node.op.exchanges:
         return False
     dtype = graph.type(node.operands[0]).dtype
@@ -35,7 +35,7 @@ def sends(graph: Graph, node: Node) -> bool:
 
 
 def _compress(graph: Graph, node: Node) -> Compress | None:
-    """What converts the operand of a collective, maybe before tokens are copied, if something does."""
+    """The conversion before a collective, possibly before tokens are copied; None without one."""
     value = node.operands[0]
     first = graph[value.node]
     if value.result in first.op.copies:

@@ -25,13 +25,13 @@ def _concat(b: Builder, match: Match, cache: Value, rows: Value) -> Any:
 
 @dataclass(frozen=True)
 class ConcatCaches(Pass):
-    """Each cache is read and written whole in every step, to make room for its new rows.
+    """Read and write each cache whole in every step, to append its new rows.
 
-    So does transformers' DynamicCache (`torch.cat`, transformers/cache_utils.py).
+    transformers' DynamicCache does this (`torch.cat`, transformers/cache_utils.py).
     """
 
     name: ClassVar[str] = "concat-caches"
 
     def __call__(self, program: Program) -> Program:
-        """Rewrite each graph once; what a fused kernel appends stays in place."""
+        """Rewrite each graph once; caches that a fused kernel appends to stay in place."""
         return rewrite_graphs(program, (Rule("concat", _append, _concat),))

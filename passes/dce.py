@@ -11,7 +11,7 @@ from llmir.ir.tools.pipeline import Pass
 
 
 def _cached(graph: Graph, value: Value) -> bool:
-    """Whether a value is what the next step finds in a cache."""
+    """Whether a value is stored in a cache for the next step."""
     return graph.origin(value).op.role == "cache"
 
 
@@ -19,7 +19,7 @@ def _live(graph: Graph) -> Graph:
     kept = {n.name for n in graph.inputs}  # the signature of the graph stays
     written = [v for n in graph.nodes for v in n.values if n.operands and _cached(graph, v)]
     kept |= {value.node for value in (*graph.outputs, *written)}
-    for node in reversed(graph.nodes):  # what is used comes before
+    for node in reversed(graph.nodes):  # operands come before their users
         if node.name in kept:
             kept |= {value.node for value in node.operands}
     nodes = [n for n in graph.nodes if n.name in kept]
@@ -34,7 +34,7 @@ class DeadCode(Pass):
     encodes: ClassVar[bool] = False  # the last norm of a tower, which nothing reads, is loaded with it
 
     def __call__(self, program: Program) -> Program:
-        """Keep what the entries reach."""
+        """Retain the nodes that the entries reach."""
         graphs: dict[str, Graph] = {}
         waiting = list(program.entries)
         while waiting:

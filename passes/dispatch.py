@@ -1,9 +1,9 @@
-"""dispatch: how tokens reach the ranks of their experts, and how results return.
+"""dispatch: the way in which tokens reach the ranks of their experts, and results return.
 
-`shard` sends a token's row once for each expert that it chose (`rows`). DeepEP sends a token once to each
-rank, and between nodes once to each node, that has one of its experts, and returns one sum from each
-(`ranks`). vLLM and SGLang by default gather all tokens on all ranks and scatter the sums (`gather`;
-`allgather_reducescatter` in vLLM's `all2all_backend`).
+`shard` sends a token's row once for each chosen expert (`rows`). DeepEP sends a token once to each rank, and
+between nodes once to each node, that has one of its experts, and returns one sum from each (`ranks`). vLLM
+and SGLang by default gather all tokens on all ranks and scatter the sums (`gather`; `allgather_reducescatter`
+in vLLM's `all2all_backend`).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from llmir.ir.tools.pipeline import Pass, option
 
 @dataclass(frozen=True)
 class DispatchBy(Pass):
-    """How tokens come to experts of other ranks.
+    """Change the way in which tokens reach experts on other ranks.
 
-    Options: by, one of rows (as `shard` leaves it), ranks, gather. Runs after `shard`, on programs whose
-    ranks have tokens of their own.
+    Options: by, one of rows (the result of `shard`), ranks, gather. Runs after `shard`, on programs with
+    different tokens on each rank.
     """
 
     name: ClassVar[str] = "dispatch"
@@ -37,7 +37,7 @@ class DispatchBy(Pass):
     by: str = option("rows", choices=FORMS)
 
     def __call__(self, program: Program) -> Program:
-        """Rewrite each layer of experts whose rows are exchanged."""
+        """Rewrite each layer of experts that exchanges rows."""
         walk: type[_Walk] = _Ranks if self.by == "ranks" else _Gather
         walks = {name: walk(graph) for name, graph in program.graphs.items()}
         if not any(each.layers for each in walks.values()):
@@ -58,11 +58,11 @@ class _Layer:
 
 
 class _Walk(ABC):
-    """One graph in which tokens go to experts and sums come back, instead of rows."""
+    """A graph that is rewritten to send tokens and return sums instead of rows."""
 
     def __init__(self, graph: Graph) -> None:
         self.old, self.b = graph, Builder(graph.name)
-        self.weights: dict[str, Value] = {}  # where their tokens went, by the combine that takes them
+        self.weights: dict[str, Value] = {}  # the weights of dispatched tokens, by their combine
         self.skipped: set[str] = set()
         self.layers = [layer for node in graph.nodes if (layer := self._layer(node))]
 
@@ -98,7 +98,7 @@ class _Walk(ABC):
         return next((each for each in self.layers if node in (each.combine, each.dispatch)), None)
 
     def _ordered(self) -> list[Node]:
-        """The nodes in an order in which the weights of its rows come before each dispatch."""
+        """The nodes in an order in which the routing weights precede each dispatch."""
         ordered: dict[str, Node] = {}
 
         def add(node: Node) -> None:
@@ -166,7 +166,7 @@ class _Ranks(_Walk):
 
 
 class _Gather(_Walk):
-    """Gather all tokens on all ranks; each rank keeps the rows of its experts."""
+    """Gather all tokens on all ranks; each rank retains the rows of its experts."""
 
     def _local_op(self, layer: _Layer, node: Node) -> Op:
         over = layer.exchange.over
@@ -177,7 +177,7 @@ class _Gather(_Walk):
         return replace(sums, over=(*over, *sums.over))
 
     def _steps(self, layer: _Layer, value: Value) -> list[tuple[int, tuple[str, ...]]]:
-        """What splits tokens, from the outermost on: sequences, and tokens of them."""
+        """The splits of tokens, from the outermost on: sequences, then tokens of sequences."""
         type, over = self.b.type(value), layer.exchange.over
         laid = ((0, type.placements[0]), (TOKENS, type.tokens))
         found = ((dim, tuple(axis for axis in axes if axis in over)) for dim, axes in laid)

@@ -1,4 +1,4 @@
-"""expert-activations: 8-bit inputs of experts whose weights are narrower, as engines multiply them."""
+"""expert-activations: 8-bit inputs of experts with weights of fewer bits, as engines multiply them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from .quantize import Quantize
 
 @dataclass(frozen=True)
 class ExpertActivations(Pass):
-    """Inputs of routed experts with weights of one type become `activations`, where they are wide.
+    """Quantize the inputs of routed experts with weights of one dtype to `activations`, if they are not
+    quantized yet.
 
-    A program without such experts stays as it is.
+    A program without these experts is unchanged.
     """
 
     name: ClassVar[str] = "expert-activations"
@@ -25,7 +26,7 @@ class ExpertActivations(Pass):
     activations: str = "fp8"
 
     def __call__(self, program: Program) -> Program:
-        """Quantize the inputs of each product of experts that reads such weights."""
+        """Quantize the inputs of each expert product with these weights."""
         graphs = program.graphs.values()
         nodes = [node for graph in graphs for node in graph.nodes if self._reads(graph, node)]
         names = {node.name.rpartition(".")[2] for node in nodes}

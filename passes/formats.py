@@ -9,14 +9,14 @@ from llmir.base.errors import ParseError, PassError
 from llmir.base.names import suggest
 from llmir.ir.core.dtype import DType, dtype, parse_dtype
 
-# Where narrow weights are not put unless a plan says so: they cost quality and hold little.
+# Blocks that are not quantized unless a plan names them: they affect quality and are small.
 UNQUANTIZED_BLOCKS = frozenset({"lm_head", "norm", "router", "embedding", "streams", "compressor"})
-# What travels between ranks unless a plan says so, by the same rule; norms send nothing of their own.
+# Collectives that are converted unless a plan differs, by the same rule; norms send no values.
 UNQUANTIZED_COLLECTIVES = UNQUANTIZED_BLOCKS - {"norm"}
 
 _WIDE = ("fp32", "tf32", "bf16", "fp16")
 _CODES = ("nf4", "nf4_dq", "bnb_fp4", "bnb_fp4_dq")
-# One scale for all tokens, which was found before, by calibration: nothing looks for one on the way.
+# One scale for all tokens, from an earlier calibration, so no kernel computes it.
 STATIC = ("fp8_t", "int8_t")
 _BLOCKS = ("fp8_b128x128", "int4_g32", "nvfp4", "mxfp4", *_CODES)
 ALLOWED = {
@@ -37,7 +37,9 @@ def format_of(what: str, name: str) -> DType:
     allowed = ALLOWED[what]
     try:
         found = parse_dtype(name)
-        kind = found.plain  # of weights any scales, of all else those that `quantize` chooses or `STATIC`
+        kind = (
+            found.plain
+        )  # any scales for weights; for others the scales that `quantize` chooses, or `STATIC`
         scaled = what == "weights" or found.short in {*STATIC} & {*allowed}
         known = kind.short in allowed and (found == kind or (scaled and not found.roles))
     except ParseError:
@@ -49,15 +51,17 @@ def format_of(what: str, name: str) -> DType:
 
 
 def multiplies(activations: DType, weights: DType) -> bool:
-    """Whether there is arithmetic for the two: one kind of number, the weights no wider, or int4 widened."""
+    """Whether hardware multiplies two dtypes: one kind of number, weights with no more bits; or converted
+    int4.
+    """
     same = activations.kind == weights.kind or (weights.bits == 4 and weights.kind != "code")
     return same and weights.bits <= activations.bits
 
 
 def activation_format(wanted: DType, weights: Iterable[DType], roles: str) -> DType:
-    """The format of quantized activations: a scale a token, or one for each length of the weights' tiles.
+    """The format of quantized activations: one scale per token, or one per tile length of the weights.
 
-    One for all of them where that is asked for, and what states its scales itself.
+    A dtype with one scale per tensor, or with declared scales, is unchanged.
     """
     if wanted.scale_bits:
         return wanted.laid(roles)
@@ -78,9 +82,9 @@ def cache_format(wanted: DType, rank: int) -> DType:
 
 
 def wire_format(wanted: DType, rank: int) -> DType:
-    """How a value of so many dimensions travels: narrow ones with a scale for each 128 elements.
+    """The format in which a value with `rank` dimensions is sent: low precision has a scale per 128 elements.
 
-    Of 32 bits, as DeepEP sends fp8 rows; of 16 bits for int4, as those groups have.
+    The scales have 32 bits, as for DeepEP's fp8 rows, or 16 bits for int4, as in its groups.
     """
     if not wanted.low:
         return wanted

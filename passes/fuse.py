@@ -1,7 +1,7 @@
 """fuse: the fusions that inference engines apply to every model.
 
-Products of q, k, v and of gate, up become one product; add with norm, activation with multiply, score with
-top-k, and rope with the cache write become one kernel each. A convolution before a scan ends in its
+Products of q, k, v and of gate, up become one product. Add with norm, activation with multiply, score with
+top-k, and rope with the cache write become one kernel each. A convolution before a scan includes its
 activation, and Mamba-2 scans run in chunks.
 """
 
@@ -29,7 +29,7 @@ from llmir.ir.tools.rewrite import Match, Rule
 
 from .fuse_attention import rewrite_graphs
 
-# Blocks of the model by which merged products are named.
+# Blocks that name merged products.
 MLPS = frozenset({"mlp", "shared_experts"})
 ATTENTION = frozenset({"attention", "linear_attention"})
 
@@ -85,7 +85,7 @@ def _qkv(p: Any, x: Value) -> Any:
 
 def _merged_qkv(b: Builder, match: Match, x: Value) -> Any:
     nodes = [match[i] for i in "qkv"]
-    gated = nodes[0].op.block in MLPS  # gate, up, and what adapts both
+    gated = nodes[0].op.block in MLPS  # gate, up and their adapters
     return _merge(b, x, nodes, "gate_up_proj" if gated else "qkv_proj")
 
 
@@ -117,7 +117,7 @@ def _merged_latent_inputs(b: Builder, match: Match, x: Value) -> Any:
     if one.block not in ATTENTION or len(weights) != 3 or len(q.operands) != 2:
         return None  # biases, which no such model has
     if any(len(t.shape) != 2 or t.dtype.scheme != types[0].dtype.scheme for t in types):
-        return None  # of heads, as queries without a latent are
+        return None  # of heads, such as queries without a latent
     if (one.block, one.to, _sides(one.einsum)[0][0]) != (other.block, other.to, _sides(other.einsum)[0][0]):
         return None
     einsum = merged_einsum(_split_einsum(one.einsum) + _split_einsum(other.einsum))
@@ -141,7 +141,7 @@ def _joined(first: str, second: str) -> str:
 
 
 def _merge(b: Builder, x: Value, nodes: list[Node], name: str) -> Any:
-    """One product for several that are alike: block, types, spelling of x, number of biases; else None."""
+    """Merge several similar products; None if block, dtypes, terms of x or numbers of biases differ."""
     ops = [node.op_as(Linear) for node in nodes]
     if any(len(n.results) > 1 for n in nodes) or len({_sides(op.einsum)[0][0] for op in ops}) > 1:
         return None
@@ -198,7 +198,7 @@ def _added_norm(b: Builder, match: Match, x: Value, y: Value, w: Value) -> Any:
 
 
 def _gated(kind: type[GatedActivation]) -> tuple[Rule, Rule]:
-    """An activation and the product with what it gates, either way round."""
+    """An activation and its product with another value, in either order."""
 
     def act_mul(p: Any, gate: Value, up: Value) -> Any:
         return p.mul(getattr(p, kind.of.opcode)(gate), up, label="mul")
@@ -226,7 +226,7 @@ def _fused_rope_append(
 ) -> Any:
     rope, flash = match.op("rope", Rope), match["flash"]
     if match["rope_k"].op != rope:
-        return None  # one kernel rotates both alike
+        return None  # one kernel rotates both equally
     how: dict[str, Any] = {field.name: getattr(rope, field.name) for field in fields(rope)}
     rotated, keys, values = b.rope_append(q, k, v, k_cache, v_cache, name="rope_append", **how)
     for label in ("temper", "narrow"):
@@ -280,9 +280,10 @@ RULES = (
 
 @dataclass(frozen=True)
 class Fuse(Pass):
-    """qkv and gate/up merging, add+norm, silu·mul, routing, rope+cache write (after fuse-attention), scans.
+    """Merge qkv and gate/up, and fuse add+norm, silu·mul, routing, rope+cache write (after fuse-attention),
+    scans.
 
-    Convolutions end in silu, and scans take tokens in chunks of as many as kernels do.
+    Convolutions include silu, and scans use the chunk length of kernels.
     """
 
     name: ClassVar[str] = "fuse"

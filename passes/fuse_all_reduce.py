@@ -1,7 +1,7 @@
 """fuse-all-reduce: the all-reduce, the residual add, the norm and its quantization in one kernel.
 
-Where `rotate` moved the residual add into the next layer, the all-reduce that ends a layer moves there first,
-so that both are in one graph.
+If `rotate` moved the residual add into the next layer, the all-reduce at the end of a layer moves there
+first, so that both are in one graph.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .fuse_attention import rewrite_graphs
 
 # --- Deferred sums ---
 
-ADDED = 1  # of the pair that rotated layers hand on, what is added to the residual
+ADDED = 1  # the summand for the residual in the pair that rotated layers return
 
 
 def defer_sums(program: Program) -> Program:
@@ -53,7 +53,7 @@ def _sums(program: Program) -> dict[str, Node]:
 
 
 def _starts(graph: Graph, node: Node, sums: dict[str, Node], inner: bool) -> bool:
-    """Whether what layers begin to add up is zero, or what such layers hand on."""
+    """Whether the first summand of the layers is zero, or the result of such layers."""
     value = node.operands[ADDED]
     before = graph[value.node]
     loop = before.op.loop
@@ -80,7 +80,7 @@ def _sum(program: Program, name: str, left: set[str]) -> Node | None:
 
 
 def _adds(graph: Graph, node: Node) -> bool:
-    """Whether an op is nothing but the sum over ranks of what it takes."""
+    """Whether an op only sums its operand over ranks."""
     if not node.op.exchanges or len(node.operands) != 1:
         return False
     type = graph.type(node.operands[0])
@@ -88,7 +88,7 @@ def _adds(graph: Graph, node: Node) -> bool:
 
 
 class _DeferredGraph:
-    """A graph whose layers pass on partial sums; ranks add them up where the sum is needed."""
+    """A graph with layers that pass on partial sums, which ranks add up at the first use."""
 
     def __init__(self, graph: Graph, sums: dict[str, Node]) -> None:
         self.graph, self.sums = graph, sums
@@ -174,10 +174,10 @@ RULES = (
 
 @dataclass(frozen=True)
 class FuseAllReduce(Pass):
-    """An all_reduce, the residual add and the norm that follow it in one kernel; after `fuse` and `shard`.
+    """Fuse an all_reduce with the residual add and the norm after it; runs after `fuse` and `shard`.
 
-    FlashInfer, vLLM and TensorRT-LLM have such a kernel, and one that narrows the norm for the product after
-    it. Layers that `rotate` made end in partial sums, which the next one adds up beside its first norm.
+    FlashInfer, vLLM and TensorRT-LLM have this kernel, and one that also quantizes the norm for the next
+    product. Layers from `rotate` end in partial sums, which the next layer adds up in its first norm.
     """
 
     name: ClassVar[str] = "fuse-all-reduce"

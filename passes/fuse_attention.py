@@ -115,7 +115,7 @@ def _reads_narrow(b: Builder, match: Match, q: Value, k: Value, v: Value) -> Any
     return b.apply(flash.op, q, k, v, *flash.operands[3:], name=flash.name)[0]
 
 
-# Flash kernels widen a narrow cache as they read it.
+# Flash kernels dequantize a low-precision cache while reading it.
 RULES = (
     Rule("flash-attention", _attention, _flash),
     Rule("narrow-cache", _widened, _reads_narrow),
@@ -144,16 +144,16 @@ def _narrows_q(b: Builder, match: Match, q: Value, k: Value, v: Value) -> Any:
     return b.apply(op, narrow, k, v, *operands[3:], name=match["flash"].name)[0]
 
 
-# Kernels that multiply in 8 bits take q as narrow as the cache; its scale was found before, as the cache's.
+# Kernels that multiply in 8 bits take q in the cache's dtype, with a calibrated scale like the cache's.
 NARROW_Q = (Rule("narrow-q", _any_flash, _narrows_q),)
 
 
 @dataclass(frozen=True)
 class FuseAttention(Pass):
-    """Attention without its scores in memory: reads q, k, v once, and does only what the mask leaves.
+    """Compute attention without writing scores to memory: read q, k, v once, and compute only visible pairs.
 
-    With `q=fp8` its products are in fp8 too: q is narrowed, by a scale that is known, where the cache is in
-    fp8. Engines do so with FlashAttention-3 and TensorRT-LLM's kernels.
+    With `q=fp8` its products are in fp8 too: q is quantized with a known scale if the cache is in fp8.
+    Engines do this with FlashAttention-3 and TensorRT-LLM's kernels.
     """
 
     name: ClassVar[str] = "fuse-attention"

@@ -47,10 +47,10 @@ RULES = (
 
 @dataclass(frozen=True)
 class FuseQuantize(Pass):
-    """A norm, after `fuse` with the sum before it, and what narrows its result for a product, in one."""
+    """Fuse a norm (after `fuse`, with its residual add) with the quantization of its result."""
 
     name: ClassVar[str] = "fuse-quantize"
 
     def __call__(self, program: Program) -> Program:
-        """Rewrite each graph once; a norm that is read in its wide type too stays as it is."""
+        """Rewrite each graph once, except norms whose unquantized result is also used."""
         return rewrite_graphs(program, RULES)

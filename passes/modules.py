@@ -23,7 +23,7 @@ KEEP = "keep"
 
 
 class Entry(NamedTuple):
-    """What a plan says of one role of the modules that a pattern names."""
+    """The format in a plan for one role of the modules that match a pattern."""
 
     pattern: str
     role: str
@@ -31,7 +31,7 @@ class Entry(NamedTuple):
 
 
 def read_plan(plan: str | Mapping[str, str | Mapping[str, str]]) -> tuple[Entry, ...]:
-    """The entries of a mapping, or of its text form; a dtype on its own is that of the weights.
+    """The entries of a mapping, or of its text form; a single dtype applies to weights.
 
     >>> [tuple(entry) for entry in read_plan("(lm_head:fp8, mlp:(weights=fp8, activations=keep))")]
     [('lm_head', 'weights', 'fp8'), ('mlp', 'weights', 'fp8'), ('mlp', 'activations', 'keep')]
@@ -112,7 +112,7 @@ class Modules:
         self.entries = entries
         self.met: set[Entry] = set()
         self.taken: set[Entry] = set()  # those that some module could take, or that a later one overrules
-        self.others: dict[Entry, str] = {}  # the role in which a module was met that has not the entry's
+        self.others: dict[Entry, str] = {}  # the role of matched modules that lack the entry's role
         self.known: dict[str, dict[str, None]] = {role: {} for role in formats.ALLOWED}
 
     def said(self, role: str, names: set[str], known: Iterable[str]) -> Entry | None:
@@ -129,7 +129,7 @@ class Modules:
         return met[-1] if met else None
 
     def take(self, entry: Entry | None) -> None:
-        """Note that a module is as an entry says."""
+        """Record that an entry applied to a module."""
         self.taken |= {entry} if entry else set()
 
     def check(self) -> None:
@@ -160,12 +160,14 @@ def _matches(pattern: str, names: set[str]) -> bool:
 
 
 def op_names(graph: Graph, node: Node) -> set[str]:
-    """What a plan may call an op: its name, with its graph's, without those of its layers; its block."""
+    """The names of an op in a plan: its name, with its graph, without layers; and its block."""
     return {node.name, node.name.rpartition(".")[2], f"{graph.name}.{node.name}", node.op.block} - {""}
 
 
 def weight_names(graph: Graph, weight: Node, users: Sequence[Node]) -> set[str]:
-    """What a plan may call a weight: its op, its block, its module in a checkpoint or the end of that."""
+    """The names of a weight in a plan: its op, its block, its module in a checkpoint or the end of the
+    module.
+    """
     found = {weight.name}.union(*(op_names(graph, node) for node in users))
     if weight.op.param:
         name = checkpoint_place(weight.op.param).tensor

@@ -17,10 +17,10 @@ _AXIS = "vocab"
 
 @dataclass(frozen=True)
 class PadVocab(Pass):
-    """Embedding, head and its bias have a multiple of `to` rows; logits are cut where ranks have all.
+    """Pad embedding, head and bias to a multiple of `to` rows; logits are cut on ranks that have all of them.
 
-    vLLM and SGLang pad to 64, whatever tp is (DEFAULT_VOCAB_PADDING_SIZE of vocab_parallel_embedding.py;
-    their `LogitsProcessor` cuts what was gathered), TensorRT-LLM to tp, as `shard` does.
+    vLLM and SGLang pad to 64 for any tp (DEFAULT_VOCAB_PADDING_SIZE of vocab_parallel_embedding.py; their
+    `LogitsProcessor` cuts the gathered logits). TensorRT-LLM pads to tp, as `shard` does.
     """
 
     name: ClassVar[str] = "pad-vocab"
@@ -28,7 +28,7 @@ class PadVocab(Pass):
     to: int = option(64, least=1, most=1 << 20)
 
     def __call__(self, program: Program) -> Program:
-        """Widen the tables of each graph."""
+        """Pad the tables of each graph."""
         odd = sorted(
             {n for graph in program.graphs.values() for n in map(_rows, graph.sources) if n % self.to}
         )
@@ -55,14 +55,16 @@ class PadVocab(Pass):
 
 
 def _rows(source: Node) -> int:
-    """The vocabulary of a table; 0 of what is none."""
+    """The vocabulary size of a table; 0 for other sources."""
     axes, shape = source.op.axes, source.results[0].shape
     size = shape[axes.index(_AXIS)] if source.op.role == "weight" and _AXIS in axes else 0
     return size if isinstance(size, int) else 0
 
 
 def _cut(b: Builder, value: Value, old: Value, graph: Graph) -> Value:
-    """A value as wide as it was, if no rank has only a part of it; the next op that has it whole is cut."""
+    """Cut a value to its old width unless it is split over ranks; then the next op with the whole value is
+    cut.
+    """
     due, now = graph.type(old), b.type(value)
     if due.shape == now.shape or now.placements[-1]:
         return value

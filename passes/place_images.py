@@ -18,9 +18,9 @@ _AXES = ("batch", "image", "embed")
 
 @dataclass(frozen=True)
 class PlaceImages(Pass):
-    """Puts so many `tokens` of images into the prompt of each sequence, in place of the rows of their ids.
+    """Insert `tokens` image embeddings into the prompt of each sequence, at the positions of their ids.
 
-    They are an input of prefill, which the phase encode gives; decode stays as it is. Comes before shard and
+    They are an input of prefill, computed by the phase encode; decode is unchanged. Run it before shard and
     stages.
     """
 
@@ -30,7 +30,7 @@ class PlaceImages(Pass):
     tokens: int = option(1, least=1, most=10_000_000)
 
     def __call__(self, program: Program) -> Program:
-        """Prefill with images; what the program was before runs in decode."""
+        """Add images to prefill; decode runs the original program."""
         token = program.facts.get("image_token")
         if not isinstance(token, int):
             raise PassError(f"place-images: {program.name} has no modelled tower that encodes images")

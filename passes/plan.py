@@ -1,4 +1,4 @@
-"""Placements of logical axes on a mesh, which is all that `shard` reads of a source.
+"""Placements of logical axes on a mesh, the only input of `shard` about sources.
 
 `plan` computes a `ShardingPlan` from the degrees of parallelism; it raises an error for an axis that a degree
 does not divide.
@@ -21,15 +21,15 @@ from llmir.ir.core.tensor import Placement, Tensor
 
 @dataclass(frozen=True, eq=False)
 class ShardingPlan:
-    """The placement of each logical axis. `tokens` is that of sequences × positions together.
+    """The placement of each logical axis; `tokens` is the placement of sequences × positions together.
 
-    Its mesh says nothing of experts and tokens: a program's does.
+    Its mesh has no axes for experts and tokens; a program's mesh has.
     """
 
     mesh: Mesh
     axes: dict[str, Placement]
     tokens: Placement
-    heads: Mapping[int, Mapping[str, Placement]] = field(default_factory=dict)  # by their number of groups
+    heads: Mapping[int, Mapping[str, Placement]] = field(default_factory=dict)  # by number of groups
 
     def lay(self, source: Node) -> Tensor:
         """The type of a source under this plan."""
@@ -62,7 +62,7 @@ def plan(program: Program, degrees: Parallelism) -> ShardingPlan:
 
 @lru_cache(maxsize=256)
 def _plan(degrees: Parallelism, groups: frozenset[int]) -> ShardingPlan:
-    """Those of sources with so many groups of heads: one object for all programs that are split alike."""
+    """The plan for sources with these numbers of head groups, shared by all programs with equal splits."""
     mesh = mesh_of(dp=degrees.dp, tp=degrees.tp)
     dp, tp = mesh.atoms("dp"), mesh.atoms("tp")
     heads = {g: _prefix(mesh, tp, gcd(degrees.tp, g)) for g in groups}
@@ -83,7 +83,7 @@ def _plan(degrees: Parallelism, groups: frozenset[int]) -> ShardingPlan:
 
 
 def _prefix(mesh: Mesh, atoms: Placement, degree: int) -> Placement:
-    """The atoms, taken in order where they fit, whose product is `degree`."""
+    """The atoms with product `degree`, taken in order if they fit."""
     taken: list[str] = []
     left = degree
     for atom in atoms:
@@ -105,7 +105,7 @@ def _sizes(source: Node) -> Iterator[tuple[str, int]]:
 
 @lru_cache(maxsize=64)
 def _heads(program: Program) -> dict[int, set[int]]:
-    """By each number of key/value heads, of attention or of a scan, how many query heads each may have."""
+    """The numbers of query heads for each number of key/value heads, of attention or of a scan."""
     found: dict[int, set[int]] = {}
     for sizes in map(dict, map(_sizes, _sources(program))):
         if "kv_heads" in sizes or "heads" in sizes:
@@ -116,14 +116,14 @@ def _heads(program: Program) -> dict[int, set[int]]:
 
 @lru_cache(maxsize=64)
 def _shapes(program: Program) -> tuple[Node, ...]:
-    """The weights of a program, one of those that are laid alike."""
+    """One of each kind of weights with equal placements."""
     weights = (source for source in _sources(program) if source.op.role == "weight")
     return tuple({(source.op.axes, source.results[0]): source for source in weights}.values())
 
 
 @lru_cache(maxsize=64)
 def _all_sizes(program: Program) -> Mapping[str, list[int]]:
-    """By axis, the sizes that it has in sources, in order."""
+    """The sizes of each axis in sources, in order."""
     found: dict[str, set[int]] = {}
     for source in _sources(program):
         for axis, n in _sizes(source):
@@ -165,9 +165,9 @@ def _check(program: Program, degrees: Parallelism, found: ShardingPlan) -> None:
 
 
 def padding_notes(program: Program, plan: ShardingPlan) -> Iterator[str]:
-    """What to say of vocabularies and experts that their ranks do not divide: costs are of the longest piece.
+    """Notes on vocabularies and experts that ranks do not divide; costs are those of the longest piece.
 
-    Engines pad the table, so that the last rank has rows of zeros. Of experts some ranks have one less.
+    Engines pad the table, so that the last rank has rows of zeros. Some ranks have one expert less.
     """
 
     def uneven(wanted: str) -> tuple[int, list[int]]:
@@ -193,7 +193,7 @@ def _refused(axis: str, size: int, name: str, split: int, program: Program, degr
 
 
 def divides(program: Program, tp: int) -> bool:
-    """Whether `tp` alone splits every axis that it would lie on."""
+    """Whether `tp` alone divides every axis that it would split."""
     if any(_whole_heads(program, tp)):
         return False
     sizes = [n for source in _sources(program) for axis, n in _sizes(source) if axis == "mlp"]

@@ -22,16 +22,16 @@ from llmir.ir.tools.pipeline import Pass
 
 _RUN = re.compile(r"\s*(\d{1,15})\s*(?:x\s*(\d{1,15})\s*)?")
 _MOST = 100_000  # layers, more than any model has
-_MASKS = ("causal", "window", "alibi")  # of which a key's distance says all, and not its position
+_MASKS = ("causal", "window", "alibi")  # masks that depend on a key's distance, not on its position
 
 
 @dataclass(frozen=True)
 class PruneTokens(Pass):
-    """Leaves so many tokens of a prompt to each layer, as `layers=(1024x4, 512x4, …)` says: the last ones.
+    """Retain only the last tokens of a prompt in each layer, as in `layers=(1024x4, 512x4, …)`.
 
-    The first count is the prompt's length; those after it do not rise. A cache then has its own length: what
-    its layer saw of the prompt, and the tokens after it. Which tokens a method keeps changes no cost; here
-    they are the last, so that positions and the prediction stay what they are. Comes before shard and stages.
+    The first count is the length of the prompt; later counts do not increase. The cache of a layer contains
+    its part of the prompt and the tokens after it. The choice of tokens does not change the cost. Here they
+    are the last ones, so that positions and predictions remain valid. Run it before shard and stages.
     """
 
     name: ClassVar[str] = "prune-tokens"
@@ -46,7 +46,7 @@ class PruneTokens(Pass):
         object.__setattr__(self, "layers", f"({text})" if text else "")
 
     def __call__(self, program: Program) -> Program:
-        """Cut the loops where the count changes, and state the smaller sizes: in decode those of caches."""
+        """Split the loops where the count changes, and set the smaller sizes, in decode those of caches."""
         counts, facts = _counts(self.layers), {**program.facts}
         self._check(program, counts)
         facts["prompt"] = counts[0]
@@ -56,7 +56,7 @@ class PruneTokens(Pass):
         return _PrunedProgram(program.replace(facts=facts, phases=others), counts, prompt=True).program
 
     def _check(self, program: Program, counts: tuple[int, ...]) -> None:
-        """PassError for what has not these layers, or would not mean the same in them."""
+        """PassError if the program lacks these layers, or if pruning would change their meaning."""
         here = f"prune-tokens: {program.name}"
         if not counts:
             raise PassError("prune-tokens: layers: expected counts such as (1024x4, 512x4), got none")
@@ -96,7 +96,7 @@ def _counts(layers: str | Sequence[int | str]) -> tuple[int, ...]:
 
 
 class _PrunedProgram:
-    """A program whose loops are cut where counts change: of a `prompt`, or of a token after it."""
+    """A program with loops split where counts change, for a `prompt` or for a token after it."""
 
     def __init__(self, program: Program, counts: tuple[int, ...], *, prompt: bool) -> None:
         self.before, self.counts, self.prompt = program, counts, prompt
@@ -116,7 +116,7 @@ class _PrunedProgram:
         self.b.copy_nodes(nodes, visit, self.now)
 
     def _cut(self, node: Node, loop: Loop, layers: Layers, operands: tuple[Value, ...]) -> tuple[Value, ...]:
-        """What a repeat gives after each piece of it; an iteration of two counts is written out."""
+        """The results of a repeat after each piece; an iteration with two counts is unrolled."""
         size = self.before.depth(loop.body)
         starts = range(layers.first, layers.first + loop.times * size, size)
         of = [tuple(dict.fromkeys(self.counts[at : at + size])) for at in starts]
@@ -145,7 +145,7 @@ class _PrunedProgram:
         )
 
     def _body(self, name: str, count: int) -> str:
-        """The name of a body over fewer tokens, made if it is not there; of all of them it is itself."""
+        """The name of a body for fewer tokens, built on demand; the original body for all tokens."""
         own = f"{name}_{count}"
         if count == self.counts[0]:
             return name

@@ -26,19 +26,21 @@ from .retype import Types, retype_graph
 
 @dataclass(frozen=True)
 class Quantize(Pass):
-    """Other element types: `weights`, `activations`, `kv` and `collectives` by role, `plan` by module.
+    """Change dtypes: `weights`, `activations`, `kv` and `collectives` by role, `plan` by module.
 
-    Narrow weights keep lm_head, norms, router and embeddings as they are unless the plan names them; a wide
-    type (16 bits and more) is for all weights. Narrow activations are quantized, a scale a token, before the
-    products whose weights are narrow too, which then compute in that type. A wide type of activations is
-    what the whole model computes in. Narrow collectives leave those of lm_head, router and embedding, and
-    stand after `shard`. A plan is a mapping of modules to weight types or to types by role, such as
-    `{"down_proj": "bf16", "mlp": {"activations": "keep"}}`; patterns may hold `*`, `keep` keeps, and of what
-    is said of one role the last match counts.
+    - Low-precision weights exclude lm_head, norms, router and embeddings unless the plan names them. A dtype
+      of 16 bits or more applies to all weights.
+    - Low-precision activations are quantized with a scale per token, before products whose weights have low
+      precision too. These products then compute in this dtype. A dtype of 16 bits or more is the dtype of the
+      whole model's arithmetic.
+    - Low-precision collectives exclude those of lm_head, router and embedding. Run the pass after `shard`.
+    - A plan maps modules to weight dtypes or to dtypes by role, such as `{"down_proj": "bf16", "mlp":
+      {"activations": "keep"}}`. Patterns may contain `*`, `keep` means unchanged, and the last match for a
+      role applies.
     """
 
     name: ClassVar[str] = "quantize"
-    encodes: ClassVar[bool] = False  # as checkpoints leave towers
+    encodes: ClassVar[bool] = False  # checkpoints do not quantize towers
 
     weights: str = ""
     activations: str = ""
@@ -59,12 +61,12 @@ class Quantize(Pass):
             raise PassError(f"quantize: there is no arithmetic for {both}; {rule}")
 
     def _asked(self, what: str) -> DType | None:
-        """The format that was asked for a role, if one was."""
+        """The requested format of a role, if any."""
         name: str = getattr(self, what)
         return formats.format_of(what, name) if name else None
 
     def __call__(self, program: Program) -> Program:
-        """Say each source's type, infer all else anew, and convert what collectives carry."""
+        """Set the dtype of each source, infer all others, and convert the payloads of collectives."""
         if self == Quantize():
             return program
         modules = Modules(self._entries())
@@ -77,7 +79,7 @@ class Quantize(Pass):
         return program if same else program.replace(graphs=graphs, notes=notes)
 
     def _entries(self) -> tuple[Entry, ...]:
-        """The plan's entries; PassError for one that keeps modules from nothing."""
+        """The entries of the plan; PassError for a `keep` without effect."""
         entries = read_plan(self.plan)
         changed = {role for role in formats.ALLOWED if getattr(self, role)}
         changed |= {e.role for e in entries if e.format != KEEP}
@@ -88,7 +90,7 @@ class Quantize(Pass):
         return entries
 
     def _check(self, program: Program, step: _Step) -> None:
-        """What was asked for and is not there is an error."""
+        """Raise PassError if a requested role has no modules."""
         if self.weights and not step.able["weights"]:
             narrow = (
                 f"narrow ones are those of products outside {', '.join(sorted(formats.UNQUANTIZED_BLOCKS))}"
@@ -116,7 +118,7 @@ class Quantize(Pass):
 
 
 class _Step:
-    """One run over the graphs of a program: what is asked of each node, and what was there."""
+    """One run over the graphs of a program, with the requested formats and the matches."""
 
     def __init__(self, asked: Quantize, modules: Modules, model: DType) -> None:
         self.asked, self.modules, self.model = asked, modules, model
@@ -125,8 +127,10 @@ class _Step:
         stated = {what for what, name in roles.items() if name} | {e.role for e in modules.entries}
         self.retypes = bool(stated - {"collectives"})
         self.quantized = self.collectives = 0
-        self.widened: list[str] = []  # notes of narrow weights that become less narrow
-        self.able: Counter[str] = Counter()  # by role, how many can be as the option for all says
+        self.widened: list[str] = []  # notes on weights that take more bits than before
+        self.able: Counter[str] = (
+            Counter()
+        )  # by role, the number of modules that the option for all can change
 
     def graph(self, graph: Graph) -> Graph:
         """The graph in its new types."""
@@ -137,7 +141,7 @@ class _Step:
         return with_wire_type(found, lambda node: self._carried(found, node))
 
     def _given(self, role: str, names: set[str], known: list[str]) -> tuple[DType | None, Entry | None]:
-        """The format that a module is to have, if any, and the entry of the plan that says so."""
+        """The requested format of a module, if any, and the entry of the plan that sets it."""
         entry = self.modules.said(role, names, known)
         if entry is None:
             return self.formats[role], None
@@ -181,7 +185,7 @@ class _Step:
         return given.laid(roles)
 
     def _widen(self, before: DType, given: DType, block: str) -> None:
-        """Note narrow weights that take more bytes in a narrow type; a wide one is asked for as such."""
+        """Note low-precision weights that need more bytes in the requested low-precision dtype."""
         if before.low and given.low and before.bits < given.bits:
             kept = f"a plan with `{block}: keep` leaves them"
             self.widened.append(
@@ -200,7 +204,7 @@ class _Step:
     def _activations(
         self, graph: Graph, node: Node, called: Mapping[str, set[str]], weights: Mapping[str, DType]
     ) -> DType | None:
-        """The narrow type that a product takes, if any; what it took before where nothing else is said."""
+        """The low-precision dtype of a product's input, if any; its previous dtype without a request."""
         matrices = [node.operands[slot].node for slot in node.op.matrices]
         own, known = op_names(graph, node), short_names([node])
         said = [self._given("activations", own | called.get(m, set()), known) for m in matrices]
@@ -216,7 +220,7 @@ class _Step:
         return given if given.low else None
 
     def _explicit(self, graph: Graph, node: Node, given: DType, weights: Mapping[str, DType]) -> DType | None:
-        """What a plan says of one product, if that can be."""
+        """The format in a plan for one product, if hardware supports it."""
         if not given.low:
             model = self.formats["activations"]
             model = self.model if model is None or model.low else model
@@ -251,23 +255,23 @@ class _Step:
 
 
 def _matrix_roles(uses: Sequence[tuple[Node, int]]) -> str:
-    """The roles of a matrix's dimensions, "" for what is no matrix; a product says them before a table."""
+    """The roles of a matrix's dimensions, "" if it is not a matrix; products take precedence over tables."""
     uses = sorted(uses, key=lambda use: use[1] not in use[0].op.matrices)
     return next((roles for node, slot in uses if (roles := node.op.scale_roles(slot))), "")
 
 
 def _fits(given: DType, roles: str) -> bool:
-    """Whether a weight can be of that type: scales and tf32 are of matrices, whose dimensions have roles."""
+    """Whether a weight can have a dtype: scales and tf32 need a matrix, whose dimensions have roles."""
     return bool(roles) or not (given.low or given.name == "tf32")
 
 
 def _by_default(uses: Sequence[tuple[Node, int]]) -> bool:
-    """Whether all users are products of blocks that are narrowed without being named."""
+    """Whether all users are products in blocks that are quantized by default."""
     return all(n.op.matrices and n.op.block not in formats.UNQUANTIZED_BLOCKS for n, _ in uses)
 
 
 def _model_type(program: Program) -> DType:
-    """What the hidden state is in: the first computed value that holds floats."""
+    """The dtype of the hidden state: of the first computed floating-point value."""
     graphs = [*(program[entry] for entry in program.entries), *program.graphs.values()]
     for graph in graphs:
         for node in graph.nodes:

@@ -1,4 +1,4 @@
-"""Rebuild a graph after its sources changed type: infer each op anew and insert conversions.
+"""Rebuild a graph after its sources changed dtype: infer each op again and insert conversions.
 
 A token is quantized once before it is copied to experts or sent to other ranks, and values with several users
 are quantized once.
@@ -23,9 +23,9 @@ from . import formats
 
 @dataclass(frozen=True)
 class Types:
-    """New types by node: of weights and caches, and the narrow one that each product takes, if any.
+    """New dtypes by node: of weights and caches, and the low-precision dtype of each product's input, if any.
 
-    `wide` are the types that another one replaces wherever the model computes in them.
+    `wide` maps dtypes of the model's arithmetic to their replacements.
     """
 
     held: Mapping[str, DType]
@@ -43,7 +43,7 @@ def retype_graph(graph: Graph, types: Types) -> tuple[Graph, frozenset[str]]:
 
 
 def before_dispatch(kind: type[Quantize | Compress]) -> Rule:
-    """A token is narrowed once by such an op, not for each expert; its copies are narrow."""
+    """A rule that quantizes a token once before dispatch, instead of once for each expert."""
 
     def dispatched(p: Any, x: Value, chosen: Value) -> Any:
         rows, experts = p.dispatch(x, chosen, label="dispatch", results=2)
@@ -67,7 +67,7 @@ def _quantized_first(b: Builder, match: Match, rows: Value) -> Any:
     return b.apply(exchange.op, *b.apply(quantize.op, rows, name=quantize.name), name=exchange.name)[0]
 
 
-# Rows that are narrow when they arrive are sent narrow.
+# Rows that arrive in low precision are sent in low precision.
 _QUANTIZE_FIRST = (
     Rule("quantize-before-exchange", _exchanged, _quantized_first),
     before_dispatch(Quantize),
@@ -147,7 +147,7 @@ class _Walk:
         return self.types.wide.get(dtype, dtype)
 
     def _product(self, node: Node, operands: tuple[Value, ...]) -> tuple[Value, ...]:
-        """The operands of a product: x is narrow if the matrices are and it was asked for."""
+        """The operands of a product: x has low precision if the matrices have and if it was requested."""
         x, wanted = self._unquantized(operands[0]), self.types.activations.get(node.name)
         matrices = [self.new.type(operands[slot]).dtype for slot in node.op.matrices]
         if wanted is None or not all(w.low and formats.multiplies(wanted, w) for w in matrices):
@@ -160,18 +160,18 @@ class _Walk:
         return (self._once(x, narrow), *operands[1:])
 
     def _widened(self, value: Value, like: Value) -> Value:
-        """What eager attention multiplies: a cache in the type of its other operand."""
+        """The cache in the dtype of the other operand, as eager attention multiplies it."""
         value, to = self._undequantized(value), self.new.type(like).dtype
         if self.new.type(value).dtype == to:
             return value
         return self._once(value, Dequantize(to=to.name, block=self.new.node(value.node).op.block))
 
     def _unquantized(self, value: Value) -> Value:
-        """The value before an earlier pass made it narrow."""
+        """The value before an earlier pass quantized it."""
         return self._before(value) if self.new.type(value).dtype.low else value
 
     def _undequantized(self, value: Value) -> Value:
-        """The narrow value that an earlier pass has widened."""
+        """The low-precision value before an earlier pass dequantized it."""
         before = self._before(value)
         return before if self.new.type(before).dtype.low else value
 

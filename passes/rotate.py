@@ -21,7 +21,7 @@ from llmir.ir.tools.build import Builder, Operands, Replacement
 from llmir.ir.tools.loops import consistent, ending
 from llmir.ir.tools.pipeline import Pass
 
-FEW = 3  # Each layer moves one hidden state less; a sum more than before moves three.
+FEW = 3  # Each layer moves one hidden state less; the additional sum moves three.
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Rotate(Pass):
 
 
 def _sums(program: Program) -> dict[str, Node]:
-    """The bodies to rotate, each with the sum that ends it: of loops that are so long that it pays."""
+    """The bodies to rotate, with the sum that ends each; only loops that are long enough to benefit."""
 
     def short(sums: dict[str, Node]) -> set[str]:
         found: set[str] = set()
@@ -79,7 +79,7 @@ def _sum(program: Program, name: str, left: set[str]) -> Node | None:
 
 
 class _RotatedGraph:
-    """A graph in which what rotated layers hand on is a pair of summands, added where the sum is needed."""
+    """A graph with rotated layers that return a pair of summands, which are added at the first use."""
 
     def __init__(self, graph: Graph, sums: dict[str, Node]) -> None:
         self.graph, self.sums = graph, sums

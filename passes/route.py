@@ -1,4 +1,4 @@
-"""route: another routing law, which says how tokens choose experts and how busy each rank is."""
+"""route: set the routing law, which determines how tokens choose experts and the load of each rank."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _NOTE = "routing: "
 
 @dataclass(frozen=True)
 class Route(Pass):
-    """How tokens choose experts; work and memory are those of the busiest rank.
+    """Set the routing law; work and memory are those of the busiest rank.
 
-    Options: skew, by which the popularity of experts falls as rank^-skew, or routing, any law in its text:
-    chance (of a program that says nothing), even, zipf:skew or zipf(skew), power_law:exponent, groups.
+    Options: skew, where the popularity of experts falls as rank^-skew; or routing, the text of any law:
+    chance (the default of programs), even, zipf:skew or zipf(skew), power_law:exponent, groups.
     """
 
     name: ClassVar[str] = "route"
@@ -29,7 +29,7 @@ class Route(Pass):
     routing: str = ""
 
     def __call__(self, program: Program) -> Program:
-        """Tell the ops that route, before or after they are laid over ranks."""
+        """Set the law of the routing ops, before or after sharding."""
         by = self._law()
         nodes = [n for graph in program.graphs.values() for n in graph.nodes]
         grouped = [n.op for n in nodes if n.op.routing and n.op.matrices]
@@ -72,5 +72,5 @@ class Route(Pass):
 
 
 def _instead(routing: str, by: Law) -> str:
-    """Another law, of experts that lie as they did."""
+    """Another law for the same placement of experts."""
     return str(law(routing).instead(by))

@@ -1,10 +1,10 @@
 """shard: tensor, sequence, data and expert parallelism by one plan and one forward walk.
 
-`plan.py` places weights, caches and inputs. The walk follows the equation of each op. Where a rank cannot
-work on the placements of the operands, or a partial sum meets an op that is not linear, it inserts one
+`plan.py` places weights, caches and inputs. The walk follows the equation of each op. If a rank cannot
+compute with the placements of the operands, or if a partial sum meets a nonlinear op, the walk inserts one
 collective: partial → replicated all_reduce, partial → split reduce_scatter, split → replicated all_gather,
-replicated → split slice. Megatron's pattern follows from this table. Redundant experts are wider weights, and
-each token goes to one copy of its expert.
+replicated → split slice. Megatron's pattern follows from this table. Redundant experts are larger weights,
+and each token is sent to one copy of its expert.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _AXIS = "expert"
 
 
 def add_replicas(program: Program, redundant: int, ep: int) -> Program:
-    """The program with so many `redundant` experts, to be laid over `ep` ranks; PassError where none can be.
+    """Add `redundant` experts to a program, to be sharded over `ep` ranks; PassError if it has no experts.
 
-    Which experts are copied depends on their loads, and matters to costs alone (`routing.replicas`).
+    Loads decide which experts are copied; the choice affects only costs (`routing.replicas`).
     """
     graphs = program.graphs.values()
     counts = {_count(node) for graph in graphs for node in graph.sources} - {0}
@@ -66,7 +66,7 @@ def add_replicas(program: Program, redundant: int, ep: int) -> Program:
 
 
 def _count(source: Node) -> int:
-    """The experts of a weight; 0 of what has none."""
+    """The number of experts in a weight; 0 without experts."""
     axes, shape = source.op.axes, source.results[0].shape
     size = shape[axes.index(_AXIS)] if source.op.role == "weight" and _AXIS in axes else 0
     return size if isinstance(size, int) else 0
@@ -96,11 +96,10 @@ def _graph(graph: Graph, redundant: int) -> Graph:
 
 @dataclass(frozen=True)
 class Shard(Pass):
-    """Splits a program over tp tensor-parallel, dp data-parallel and ep expert-parallel ranks.
+    """Split a program over tp tensor-parallel, dp data-parallel and ep expert-parallel ranks.
 
-    Options: tp, dp, ep (ep divides dp·tp), redundant, the copies of experts that lie on ranks of ep beside
-    those of the model, and sp=1 for sequence parallelism over the tp ranks. On a program that is sharded
-    already, degrees multiply.
+    Options: tp, dp, ep (ep divides dp·tp), redundant (the additional copies of experts on the ranks of ep),
+    and sp=1 for sequence parallelism over the tp ranks. On a sharded program, degrees multiply.
     """
 
     name: ClassVar[str] = "shard"
@@ -112,7 +111,7 @@ class Shard(Pass):
     redundant: int = option(0, least=0, most=MOST_DEVICES)
 
     def __call__(self, program: Program) -> Program:
-        """Lay sources out anew and walk each graph once."""
+        """Place the sources and walk each graph once."""
         if self == Shard():
             return program
         now = program.parallelism
@@ -130,7 +129,7 @@ class Shard(Pass):
         return after
 
     def _check(self, after: Program) -> None:
-        """PassError for an option that leaves the program as it was."""
+        """PassError for an option without effect."""
         nodes = [node for graph in after.graphs.values() for node in graph.nodes]
         spread = {axis for node in nodes if node.op.source for axis in node.results[0].spread}
         for name in ("tp", "dp"):
@@ -146,10 +145,10 @@ class Shard(Pass):
 
 
 class _ShardContext(NamedTuple):
-    """What sharding a graph reads of its program.
+    """The facts of a program that sharding a graph depends on.
 
-    Of each output the source that it lies as, None where it is left as it lies; where the graph is the `last`
-    stage, outputs are whole but for batch. By its name what the body of each repeat takes.
+    `outputs`: the source whose placement each output has, or None to leave it. In the `last` stage, outputs
+    are whole except for batch. `takes`: the inputs of the body of each repeat.
     """
 
     outputs: tuple[Node | None, ...]
@@ -158,9 +157,10 @@ class _ShardContext(NamedTuple):
 
 
 def _around(program: Program, graph: Graph) -> _ShardContext:
-    """An output of a body lies as it came in, that of a stage as the next takes it.
+    """The context of a graph: outputs of a body have the placement of its inputs, outputs of a stage that of
+    the next.
 
-    What a body hands out is left as it lies.
+    Additional results of a body are left as they are.
     """
     entries, name = program.entries, graph.name
     takes = tuple((loop.body, tuple(program[loop.body].inputs)) for loop in graph.loops.values())
@@ -177,7 +177,7 @@ def _around(program: Program, graph: Graph) -> _ShardContext:
 
 @lru_cache(maxsize=4096)
 def _sharded(graph: Graph, plan: ShardingPlan, around: _ShardContext) -> Graph:
-    """One graph under a plan: a body that many programs have is walked once, and stays one object."""
+    """Shard one graph; bodies that programs share are walked once and remain one object."""
     return _Walk(graph, plan, around).run()
 
 
@@ -188,7 +188,7 @@ class _Walk:
         self.graph, self.plan, self.around, self.takes = graph, plan, around, dict(around.takes)
         self.b = Builder(graph.name)
         self.moved: dict[tuple[Value, Tensor], Value] = {}
-        self.gathered: set[Value] = set()  # of those moved, what was left with its tokens whole
+        self.gathered: set[Value] = set()  # values that were moved, in the form with whole tokens
         self.stays: dict[Value, bool] = {}
 
     def run(self) -> Graph:
@@ -230,7 +230,7 @@ class _Walk:
         return self.place(new, self.plan.lay(source)) if source is not None else new
 
     def _wanted(self, op: Op, operands: tuple[Value, ...]) -> tuple[Tensor, ...]:
-        """How the operands must lie: weights and caches stay, activations follow."""
+        """The required placements of the operands: weights and caches stay, activations move."""
         types = tuple([self.b.type(v) for v in operands])
         if not any(type.spread for type in types):
             return types
@@ -239,7 +239,7 @@ class _Walk:
         return _together(op, types, fixed, self.plan.axes["batch"], tokens)
 
     def _fixed(self, value: Value) -> bool:
-        """Whether a value is a weight or lies in a cache, and so stays where it is."""
+        """Whether a value is a weight or in a cache, and therefore cannot move."""
         if value not in self.stays:
             node = self.b.node(value.node)
             slot = node.op.aliases.get(value.result)
@@ -248,7 +248,7 @@ class _Walk:
         return self.stays[value]
 
     def place(self, value: Value, target: Tensor) -> Value:
-        """`value` as `target` lies, by the collectives of the table; made once for each."""
+        """Move a value to the placement of `target` by the collectives of the table, once for each target."""
         type = self.b.type(value)
         if type == target:
             return value
@@ -265,7 +265,7 @@ class _Walk:
 
         name = value.node
         block = self.b.node(value.node).op.block
-        dims = [*range(len(target.shape)), TOKENS]  # from the outermost split to the innermost
+        dims = [*range(len(target.shape)), TOKENS]  # from the outermost to the innermost split
         start = self.b.type(value)
         for dim in reversed(dims):
             extra = tuple(a for a in _at(start, dim) if a not in _at(target, dim))
@@ -285,17 +285,17 @@ class _Walk:
         return value
 
     def _rows(self, value: Value) -> tuple[Tensor, Placement]:
-        """How tokens must lie to be routed, and what splits their rows: not the ranks that share experts."""
+        """The placement of tokens for routing, and the split of their rows, without expert-parallel ranks."""
         type, shared = self.b.type(value), self.plan.axes["expert_mlp"]
         batch = tuple(a for a in type.placements[0] if a not in shared)
-        # What lies further in must be gathered first.
+        # Inner splits must be gathered first.
         inner = type.tokens if batch == type.placements[0] and not set(type.tokens) & set(shared) else ()
         return type.laid((batch, (), ()), (), inner), (*batch, *inner)
 
     def _dispatch(self, name: str, op: Dispatch, operands: tuple[Value, ...]) -> tuple[Value, ...]:
         """Gather tokens over the ranks that share experts, copy, and send rows to their experts."""
         experts = self.plan.axes["expert"]
-        # As what chose lies, which weighs the rows when they come back.
+        # With the placement of the choice, which weights the rows on return.
         target, split = self._rows(operands[1])
         how_laid = target.placements, (), target.tokens
         placed = [self.place(v, self.b.type(v).laid(*how_laid)) for v in operands]
@@ -309,7 +309,7 @@ class _Walk:
         return rows
 
     def _combine(self, name: str, op: Combine, operands: tuple[Value, ...]) -> tuple[Value, ...]:
-        """What dispatch did, in reverse."""
+        """The reverse of dispatch."""
         rows, weights = operands
         target, split = self._rows(weights)
         weights = self.place(weights, target)
@@ -325,7 +325,7 @@ class _Walk:
 def _together(
     op: Op, types: tuple[Tensor, ...], fixed: tuple[bool, ...], batch: Placement, over: Placement
 ) -> tuple[Tensor, ...]:
-    """How operands must lie for one rank to work on them, of which some stay; tokens may be split `over`."""
+    """The placements that let one rank compute an op, with some operands fixed; `over` may split tokens."""
     rule = op.equation(types)
     where: dict[str, Placement] = {}
     for term, type, stays in zip(rule.operands, types, fixed, strict=True):
@@ -338,7 +338,7 @@ def _together(
         for d, p in zip(term, () if stays else type.placements, strict=False):
             axis = d.axes[0]
             now = where.setdefault(axis, ())
-            # Of operands that lie in several ways, as the one that is split most.
+            # If operands differ, the placement of the operand with the most splits.
             if axis not in bound | rule.whole and len(p) > len(now) and not (used - set(now)) & set(p):
                 where[axis] = p
                 used |= set(p)
@@ -368,10 +368,10 @@ def _tokens(
     owed: list[Placement],
     over: Placement,
 ) -> Placement:
-    """The axes over which an op can work on split tokens: all, or none."""
+    """The axes that can split the tokens of an op: all of `over`, or none."""
     terms = rule.operands
     pair = tuple(d.axes[0] for d in terms[0][:2])
-    # A sum that passes through whole is made by what comes after.
+    # A partial sum that passes through is completed later.
     sums = [set(t.partial) - set(o) for t, o in zip(types, owed, strict=True)]
     arriving = any(t.tokens or set(over) <= s for t, s in zip(types, sums, strict=True))
     free = not any(set(p) & set(over) for p in where.values())

@@ -15,10 +15,10 @@ from llmir.ir.tools.pipeline import Pass
 
 @dataclass(frozen=True)
 class SliceSends(Pass):
-    """Each tp rank sends a slice of what all of them hold, and the next stage gathers them.
+    """Send a slice of each replicated value per tp rank between stages, and gather the slices there.
 
-    So do vLLM and SGLang (`send_tensor_dict` of their `GroupCoordinator`): the network carries each value
-    once. A size that the ranks do not divide is sent whole. Runs after `stages` and `shard`.
+    vLLM and SGLang do this (`send_tensor_dict` of their `GroupCoordinator`): the network carries each value
+    once. Sizes that the ranks do not divide are sent whole. Runs after `stages` and `shard`.
     """
 
     name: ClassVar[str] = "slice-sends"

@@ -23,12 +23,12 @@ def _steps(b: Builder, match: Match, x: Value) -> Any:
     norm, name = match.op("norm", RmsNorm), match["norm"].name
     weights = match["norm"].operands[1:]
     if norm.over > 1 or any(len(b.type(w).shape) > 1 for w in weights):
-        return None  # those of Mamba-2 and the like, which transformers writes in other ways
+        return None  # such as those of Mamba-2, which transformers implements differently
     own, to = {"block": norm.block}, match["norm"].results[0].dtype.name
     wide = _cast(b, x, "fp32", own)
     mean = b.row_mean(b.square(wide, **own), **own)
     y = b.scale_rows(wide, b.inverse_root(b.shift(mean, amount=norm.eps, **own), **own), **own)
-    if norm.offset:  # Gemma multiplies before it narrows, by a weight that is stored less the offset
+    if norm.offset:  # Gemma multiplies before the cast, by a weight that is stored minus the offset
         for w in weights:
             y = b.scale_by(y, b.shift(_cast(b, w, "fp32", own), amount=norm.offset, **own), **own)
         return _cast(b, y, to, own)
@@ -47,10 +47,10 @@ def _cast(b: Builder, x: Value, to: str, own: dict[str, Any]) -> Value:
 
 @dataclass(frozen=True)
 class SplitNorms(Pass):
-    """Each RMSNorm over one axis is widened, squared, averaged, scaled, narrowed, and times its weight.
+    """Split each RMSNorm over one axis into cast, square, mean, scale, cast back, and weight.
 
-    So is LlamaRMSNorm (transformers/models/llama/modeling_llama.py), in fp32 from end to end; a norm of
-    torch's own, LayerNorm, stays one kernel.
+    LlamaRMSNorm (transformers/models/llama/modeling_llama.py) computes these steps in fp32. LayerNorm, a
+    kernel of torch, remains one op.
     """
 
     name: ClassVar[str] = "split-norms"

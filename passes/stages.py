@@ -12,20 +12,20 @@ from llmir.ir.core.program import Program
 from llmir.ir.tools.loops import PipelineCut, cut_sizes
 from llmir.ir.tools.pipeline import Pass, option
 
-_MOST = 10_000  # stages, which are machines of their own
+_MOST = 10_000  # stages
 
 
 @dataclass(frozen=True)
 class Stages(Pass):
-    """Splits the layers over pipeline stages, each on ranks of its own, with sends and receives between them.
+    """Split the layers over pipeline stages on separate ranks, connected by sends.
 
-    Options: pp stages of as equal sizes as can be (the last ones but one have a layer more, as in vLLM, since
-    the last has the head), or `layers=(30, 32, 32, 32)`, and micro_batches, the parts a step's batch is
-    sent through in. A tied embedding lies on the first stage and on the last.
+    Options: pp, a number of nearly equal stages (the stages before the last have one layer more, as in vLLM,
+    since the last has the head), or `layers=(30, 32, 32, 32)`; and micro_batches, the number of parts of a
+    step's batch. A tied embedding is on the first and on the last stage.
     """
 
     name: ClassVar[str] = "stages"
-    encodes: ClassVar[bool] = False  # it lies on the first stage
+    encodes: ClassVar[bool] = False  # the encoder is on the first stage
 
     pp: int = option(1, least=1, most=_MOST)
     layers: str | Sequence[int] = ""

@@ -20,7 +20,7 @@ LOG = logging.getLogger("llmir")
 
 
 def written_out(program: Program, name: str) -> int:
-    """How many ops a graph has with the bodies of its `repeat`s written out."""
+    """The number of ops of a graph after unrolling."""
     graph = program[name]
     bodies = (
         (p.times, written_out(program, p.body) - len(program[p.body].inputs)) for p in graph.loops.values()
@@ -54,9 +54,9 @@ def _flatten(program: Program, graph: Graph) -> Graph:
 
 @dataclass(frozen=True)
 class Unroll(Pass):
-    """One flat graph for each entry; every cost stays what it was.
+    """Unroll each entry into one flat graph, with unchanged costs.
 
-    What takes long is announced on the logger `llmir`, at level info, before it starts.
+    Long work is announced on the logger `llmir`, at level info.
     """
 
     name: ClassVar[str] = "unroll"

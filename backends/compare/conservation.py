@@ -1,8 +1,8 @@
 """Conservation: compare all ranks of a sharded program with one device.
 
 `conservation` compares weights, KV cache and matrix FLOPs of the two and lists every `ShardedTerm` that is
-replicated or split unevenly: the ranks together have the unsharded amount plus the replicated and the
-uneven.
+replicated or split unevenly. The ranks together have the unsharded amount plus the replicated and the uneven
+amounts.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ WHAT = ("weights", "kv_cache", "matmul_flops")
 
 @dataclass(frozen=True)
 class ShardedTerm:
-    """A weight, a cache or the products of an op: bytes or matmul FLOPs of all its `repeat`s in a step.
+    """A weight, a cache or the products of an op: bytes or matrix FLOPs of all its `repeat`s in a step.
 
-    `whole` is what one device has, `ranks` what all have together, the fullest taken for all; `copies` is on
-    how many ranks each piece is, `spare` what they hold beside that: copies of experts, and padding. `even`
-    says that its sizes divide and that it has no scales.
+    `whole` is the amount on one device, `ranks` the total over ranks, with the fullest counted for all.
+    `copies` is the number of ranks with each piece, and `spare` the additional amount for copies of experts
+    and padding. `even` means that its sizes divide and that it has no scales.
     """
 
     what: str
@@ -49,12 +49,12 @@ class ShardedTerm:
 
     @property
     def replicated(self) -> int:
-        """What the copies beyond the first add."""
+        """The amount in copies beyond the first."""
         return (self.copies - 1) * self.whole + self.spare
 
     @property
     def uneven(self) -> int:
-        """What is left: pieces that are rounded up, and scales that each piece has for itself."""
+        """The remainder: pieces that are rounded up, and separate scales of each piece."""
         return self.ranks - self.copies * self.whole - self.spare
 
 
@@ -84,13 +84,13 @@ class Conservation(Result):
 
     @figure
     def totals(self) -> Mapping[str, ConservationTotal]:
-        """By what: `weights` and `kv_cache` in bytes, `matmul_flops`."""
+        """The totals of `weights` and `kv_cache` in bytes, and of `matmul_flops`."""
         one, found = _whole(self.before, self.at), {}
         for what in WHAT:
             mine = [s for s in self.shares if s.what == what]
             together = sum(s.ranks for s in mine)
             replicated = sum(s.replicated for s in mine)
-            # Against the program before: what it lost or gained would be left over here.
+            # Compared with the unsharded program, a lost or additional amount would appear here.
             rest = together - one[what] - replicated
             found[what] = ConservationTotal(
                 one[what], replicated, rest, together, together / self.after.devices
@@ -99,12 +99,12 @@ class Conservation(Result):
 
     @property
     def replicated(self) -> tuple[ShardedTerm, ...]:
-        """What is on several ranks."""
+        """The terms on several ranks."""
         return tuple(s for s in self.shares if s.copies > 1 or s.spare)
 
     @cached_property
     def problems(self) -> tuple[str, ...]:
-        """Where the sum does not come out: nothing may be lost, and only what is uneven may be left over."""
+        """The terms whose sums differ: nothing may be lost, and only uneven terms may have a remainder."""
         found = [
             f"{s.name}: {s.ranks:,} over all ranks is not {s.copies} × {s.whole:,}"
             for s in self.shares
@@ -122,7 +122,7 @@ class Conservation(Result):
         return not self.problems
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Return the comparison as JSON-compatible values."""
         shares = [{**asdict(s), "replicated": s.replicated} for s in self.replicated]
         for share in shares:
             del share["even"], share["spare"]
@@ -150,9 +150,9 @@ def conservation(
     new: int | None = None,
     context: int = 0,
 ) -> Conservation:
-    """Hold `after`, which is `before` laid over a mesh, against it, in one step.
+    """Compare a sharded program `after` with its unsharded form `before`, in one step.
 
-    By default there is a sequence for each data-parallel rank, a token for each tensor-parallel one.
+    The default is one sequence for each data-parallel rank, and one token for each tensor-parallel rank.
 
     >>> import llmir
     >>> model = llmir.load("llama3.1-8b")
@@ -175,7 +175,7 @@ def conservation(
 
 
 def _joined(shares: Iterable[tuple[str, ShardedTerm]]) -> Iterator[ShardedTerm]:
-    """What several stages hold under one name in the checkpoint as one: copies of each other."""
+    """Merge terms with one name in the checkpoint on several stages: they are copies of each other."""
     found: dict[str, ShardedTerm] = {}
     for key, share in shares:
         first = found.setdefault(key, share)
@@ -186,7 +186,7 @@ def _joined(shares: Iterable[tuple[str, ShardedTerm]]) -> Iterator[ShardedTerm]:
 
 
 def _whole(program: Program, at: Binding) -> dict[str, int]:
-    """What one device has."""
+    """The amounts on one device."""
     found = dict.fromkeys(WHAT, 0)
     for _, share in _shares(program, at):
         found[share.what] += share.whole
@@ -194,7 +194,7 @@ def _whole(program: Program, at: Binding) -> dict[str, int]:
 
 
 def _shares(program: Program, step: Binding) -> Iterator[tuple[str, ShardedTerm]]:
-    """Each share of a stage, and what it is known by: a weight for the whole model, by its parameter."""
+    """Each term of a stage with its key: for a weight its parameter, for the whole model."""
     parts = program.micro_batches
     at = Binding(**{**step.symbols, "B": int(step.symbols["B"]) // parts})
     written = Binding(**{**at.symbols, "C": at.symbols["C"] + at.symbols["T"]})  # caches after the step
@@ -226,10 +226,10 @@ def _tensor(program: Program, node: Instance, what: str, times: int, at: Binding
 
 
 def _products(program: Program, node: Instance, times: int, at: Binding) -> Iterator[ShardedTerm]:
-    """The products of an op, one a result; each is split where any of its axes is.
+    """The products of an op, one per result; each is split if any of its axes is.
 
-    Those of a scan have no result of their own, and some read one operand alone: each is split as all are
-    together, or as one is (a group's B and C, where it has more heads than ranks have groups).
+    The products of a scan have no separate results, and some read a single operand. Each is split like all
+    together, or like one of them (a group's B and C, if it has more heads than ranks have groups).
     """
     op, results, mesh = node.node.op, node.node.results, program.mesh
     operands = node.graph.operand_types(node.node)

@@ -2,12 +2,12 @@
 
 Order of the file: the basis of the times of both sides (`ComparisonBases`), and cost models with one common
 basis (`common_basis`); which ops of one program do the work of which ops of the other (`matches`); the diff
-of steps and workloads (`diff`, `StepDiff`, `WorkloadDiff`); and the diff with a closed loop
-(`compare_steps`, `compare_requests`).
+of steps and workloads (`diff`, `StepDiff`, `WorkloadDiff`); and the diff with a closed loop (`compare_steps`,
+`compare_requests`).
 
-Matching: an op is known by its path, without numbers of unrolled layers, and its opcode. Ops that both
-programs have are pairs. The others are grouped by the weights and caches that they read, by the slot of a
-paired op that they feed, and else by dataflow: if one graph is the other with some ops contracted, the
+Matching: the key of an op is its path, without numbers of unrolled layers, and its opcode. Ops in both
+programs are pairs. The others are grouped by the weights and caches that they read, by the slot of a paired
+op that they feed, and otherwise by dataflow: if one graph is the other with some ops contracted, the
 neighbors of a group must be neighbors there too.
 """
 
@@ -64,7 +64,7 @@ class ComparisonSide(Figures):
 
     @property
     def engine(self) -> str | None:
-        """Whose kernels, with whose host if that is another's."""
+        """The engine of the kernels, and of the CPU time if that differs."""
         if not isinstance(self.model, CalibratedModel):
             return None
         kernels, asked = self.model.kernels, self.model.engine
@@ -72,21 +72,21 @@ class ComparisonSide(Figures):
 
     @property
     def source(self) -> str:
-        """Where most kernels were measured, and how far off their times are."""
+        """The device on which most kernels were measured, and the error of their times."""
         device, whose = self.model.device, calibration_source(self.model.device)
         where = f"borrowed from {whose.name}" if whose and whose != device else f"measured on {device.name}"
         return where + (f" ± {100 * self.error:.0f}%" if self.error is not None else "")
 
     @property
     def outside(self) -> float:
-        """The share of time that is the roofline's beside calibrated kernels."""
+        """The share of time from the roofline among calibrated kernels."""
         other = sum(share for basis, share in self.shares.items() if basis.kind != self.kind)
         return other / (sum(self.shares.values()) or 1.0)
 
 
 @dataclass(frozen=True)
 class ComparisonBases:
-    """The basis of both sides of a comparison; `why` it is the roofline, where nobody asked for that."""
+    """The basis of both sides of a comparison; `why` explains a roofline that was not requested."""
 
     before: ComparisonSide
     after: ComparisonSide
@@ -96,7 +96,7 @@ class ComparisonBases:
         return "; ".join(self.words())
 
     def words(self) -> Sequence[str]:
-        """What both sides share, then what differs; each is a short line."""
+        """The common facts of both sides, then the differences, as short lines."""
         old, new = self.before, self.after
         if old.kind != "calibrated":
             reason = f": {self.why}" if self.why else ", a lower bound" if old.kind == "roofline" else ""
@@ -168,7 +168,7 @@ Sides = Sequence[tuple[Program, Device]]
 
 @dataclass(frozen=True)
 class CommonBasis:
-    """A cost model for each side, all of one basis; `why` it is the roofline, where nobody asked for that."""
+    """A cost model for each side, all with one basis; `why` explains a roofline that was not requested."""
 
     models: tuple[DeviceCostModel, ...]
     why: str = ""
@@ -181,10 +181,10 @@ def common_basis(
     efficiency: Mapping[str, float] | None = None,
     engine_after: str | None = None,
 ) -> CommonBasis:
-    """The models that these options ask for on every side, of `engine_after` on the last.
+    """Choose the cost models of all sides, with `engine_after` for the last.
 
-    By default they are calibrated, with the kernels of one engine, if all ops of all sides have measured
-    kernels; else the roofline. HardwareError if kernels are asked for and a device has none.
+    The default is calibrated kernels of one engine if all ops of all sides have them, else the roofline.
+    HardwareError if kernels are requested and a device has none.
     """
     models, why = side_models([device for _, device in sides], cost, engine, efficiency, engine_after)
     if why or cost is not None or engine or efficiency or engine_after:
@@ -211,7 +211,7 @@ def side_models(
 
 
 def _engine(devices: Sequence[Device]) -> tuple[str | None, str]:
-    """The engine to take, None for the default of all; and what speaks against any."""
+    """The common engine, None for the default of all; and the reason if there is none."""
     firsts = [first_engine(device) for device in devices]
     if None in firsts:
         return None, roofline_reason(devices[firsts.index(None)])
@@ -231,11 +231,11 @@ def _lack(program: Program, model: DeviceCostModel) -> str:
     return f"no kernel for {row.node.op.opcode} was measured on {model.device.name}" if row else ""
 
 
-# Which ops do the work of which
+# The matching of ops
 
 
 class OpKey(NamedTuple):
-    """What an op is known by: its path without the numbers of unrolled layers, and its opcode."""
+    """The key of an op: its path without the numbers of unrolled layers, and its opcode."""
 
     path: str
     opcode: str
@@ -255,10 +255,10 @@ def op_key(path: str, opcode: str) -> OpKey:
 
 @dataclass
 class Dataflow:
-    """Who feeds whom in a step: ops in schedule order, by slot what feeds them, and the weights they read.
+    """The dataflow of a step: ops in schedule order with their producers by slot, and the weights they read.
 
-    Collectives and quantization only move or re-type what they are given: their users are fed by what feeds
-    them, and nothing else does their work.
+    Collectives and quantization only move or convert their operands. They are skipped: their users are fed by
+    their producers.
     """
 
     feeds: dict[OpKey, list[set[OpKey]]] = field(default_factory=dict)
@@ -370,7 +370,7 @@ class _Grouping:
             moved.clear()
 
     def anchor(self) -> None:
-        """Join what stands at the same path, reads the same weights, or feeds the same slot of a pair."""
+        """Merge ops with equal paths or weights, or that feed the same slot of a pair."""
         signs: dict[str, tuple[int, OpKey]] = {}
         for side in (0, 1):
             for op in self.lone(side):
@@ -398,7 +398,7 @@ class _Grouping:
         return len(left) == len(right) == 1 and {x.opcode for x in left} == {y.opcode for y in right}
 
     def slots(self, group: int) -> tuple[list[set[OpKey]], list[set[OpKey]]]:
-        """What feeds the two ops of a pair."""
+        """The producers of the two ops of a pair."""
         [left], [right] = self.members[group]
         return self.sides[0].feeds[left], self.sides[1].feeds[right]
 
@@ -423,7 +423,7 @@ class _Grouping:
                             self.join(self.group[side, op], user)
 
     def place(self, side: int) -> None:
-        """Put each op that has no counterpart yet, users first, where the other graph has room for it."""
+        """Add each unmatched op to a group that the other graph allows, users first."""
         flow = self.sides[side]
         for op in reversed(self.lone(side)):
             if self.members[self.group[side, op]][1 - side]:
@@ -441,7 +441,7 @@ class _Grouping:
                 self.join(min(room, key=lambda g: (g not in users, g)), self.group[side, op])
 
     def may_hold(self, group: int, side: int) -> bool:
-        """Whether a group is no pair and has ops of that side."""
+        """Whether a group is not a pair and has ops of this side."""
         return bool(self.members[group][side]) and not self.pair(group)
 
     def neighbours(self, group: int, side: int, *, up: bool) -> Iterator[int]:
@@ -481,7 +481,7 @@ class FigurePair(NamedTuple):
 
     @property
     def delta(self) -> Any:
-        """By how much it grew."""
+        """The change."""
         return None if self.before is None or self.after is None else self.after - self.before
 
     def to_dict(self) -> dict[str, Any]:
@@ -499,7 +499,7 @@ class FigureRow(NamedTuple):
 
 @dataclass(frozen=True)
 class OpTotal(Figures):
-    """An op as it runs `repeat` times in a step; figures are of all these executions together."""
+    """An op with `repeat` executions in a step; values cover all of them."""
 
     name: str
     opcode: str
@@ -512,7 +512,7 @@ class OpTotal(Figures):
     read_bytes: Number
     write_bytes: Number
     comm_bytes: Number
-    bound: str  # of its longest execution, as is the basis
+    bound: str  # of the longest execution, like the basis
     basis: Basis
 
     def to_dict(self) -> dict[str, Any]:
@@ -554,9 +554,9 @@ class Change:
 
 @dataclass(frozen=True)
 class StepDiff(Result):
-    """Two steps: the `changes` in the order of the second, and how much of the step is as it was.
+    """Two steps: the `changes` in the order of the second, and the unchanged part.
 
-    The deltas of the changes add up to the difference of the steps, each on all its pipeline stages together.
+    The deltas of the changes add up to the difference of the steps, each over all pipeline stages.
     """
 
     before: Report
@@ -566,12 +566,12 @@ class StepDiff(Result):
     basis: ComparisonBases
 
     def total(self, name: str) -> FigurePair:
-        """A figure of the whole steps: any number of a `Report`; of time, the step on all stages together."""
+        """A value of the whole steps: any number of a `Report`; time is over all stages."""
         name = "all_stages_s" if name == "time_s" else name
         return FigurePair(getattr(self.before, name), getattr(self.after, name))
 
     def to_dict(self) -> dict[str, Any]:
-        """The phase of the JSON; figures are of all repeats together."""
+        """Return the phase of the JSON; values cover all repeats."""
         return {
             **{name: self.total(name).to_dict() for name in (*FIGURES, *MEMORY)},
             "basis": self.basis.to_dict(),
@@ -582,22 +582,22 @@ class StepDiff(Result):
 
 @dataclass(frozen=True)
 class WorkloadDiff(Result):
-    """Two workloads: their prefills, their last decode steps, and what a user sees of them."""
+    """Two workloads: their prefills, their last decode steps, and the latencies of users."""
 
     before: Workload
     after: Workload
     pipelines: tuple[str, str] | None = None  # that made the two programs, where that is worth saying
-    why: str = ""  # it is the roofline, where nobody asked for that
+    why: str = ""  # explains a roofline that was not requested
 
     @cached_property
     def basis(self) -> ComparisonBases:
-        """What the times of either side are made of; `InputError` if that does not compare."""
+        """The basis of the times of both sides; InputError if they are not comparable."""
         before, after = ([r for r in (w.prefill, w.decode) if r] for w in (self.before, self.after))
         return comparison_bases(before, after, self.why)
 
     @cached_property
     def prefill(self) -> StepDiff:
-        """The largest steps that read prompts; where one side's budget is smaller, both as large as its."""
+        """The largest prefill steps; if the budgets differ, both have the smaller size."""
         before, after = sides = self.before, self.after
         if len({(side.batch, side.length, side.cached) for side in sides}) > 1:
             return step_diff(before.prefill, after.prefill, self.why)
@@ -621,7 +621,7 @@ class WorkloadDiff(Result):
 
     @property
     def served(self) -> tuple[FigureRow, ...]:
-        """What users of a server see of them; nothing where there is none."""
+        """The latencies in a closed loop; empty without one."""
         return ()
 
     @property
@@ -631,7 +631,7 @@ class WorkloadDiff(Result):
 
     @cached_property
     def spent(self) -> tuple[FigureRow, FigureRow]:
-        """USD of a million tokens of answers, and joules of one at most; None of a device that has none."""
+        """USD per million output tokens, and the largest joules per token; None for unknown values."""
         sides = [cost_breakdown(w).answers for w in (self.before, self.after)]
         cost, energy = (
             FigurePair(*each)
@@ -668,7 +668,7 @@ class WorkloadDiff(Result):
 
 
 def diff(before: object, after: object) -> StepDiff | WorkloadDiff:
-    """The difference of two reports or of two workloads; `InputError` if their times are of two kinds."""
+    """Compare two reports or two workloads; InputError if their times have different bases."""
     if isinstance(before, Report) and isinstance(after, Report):
         return step_diff(before, after)
     if isinstance(before, Workload) and isinstance(after, Workload):
@@ -679,9 +679,9 @@ def diff(before: object, after: object) -> StepDiff | WorkloadDiff:
 
 
 def step_diff(before: Report, after: Report, why: str = "") -> StepDiff:
-    """The difference of two steps at a point; `InputError` on a grid, or if times are not of one kind.
+    """Compare two steps at a point; InputError on a grid, or if their times have different bases.
 
-    `why` says why both are rooflines, where nobody asked for that.
+    `why` explains why both are rooflines, if that was not requested.
     """
     shape = before.shape or after.shape
     if shape:
@@ -708,7 +708,7 @@ def step_diff(before: Report, after: Report, why: str = "") -> StepDiff:
 
 
 def _overheads(report: Report) -> dict[str, tuple[OpTotal, ...]]:
-    """What is no op, each kind on all stages together, by its name."""
+    """The rows of overhead, each kind over all stages, by name."""
     found: dict[str, list[OpCost]] = {}
     for row in report.ops:
         if row.kind == OVERHEAD:
@@ -732,7 +732,7 @@ def _overheads(report: Report) -> dict[str, tuple[OpTotal, ...]]:
 
 
 def fold_changes(changes: Iterable[Change]) -> list[tuple[tuple[str, ...], Change]]:
-    """Changes that several bodies have alike, as one, and those bodies: alternating layers need one line."""
+    """Merge equal changes of several bodies, with these bodies: alternating layers need one line."""
     found: dict[Any, dict[str, Change]] = {}
     for change in changes:
         parts = change.after or change.before
@@ -743,7 +743,7 @@ def fold_changes(changes: Iterable[Change]) -> list[tuple[tuple[str, ...], Chang
 
 
 def _sum_changes(changes: list[Change]) -> Change:
-    """Changes with as many ops on either side, added up."""
+    """Add up changes with equal numbers of ops on either side."""
 
     def added(parts: tuple[OpTotal, ...]) -> OpTotal:
         sums: dict[str, Any] = {f: sum(getattr(p, f) for p in parts) for f in ("repeat", *FIGURES)}
@@ -754,7 +754,7 @@ def _sum_changes(changes: list[Change]) -> Change:
 
 
 def _op_parts(report: Report) -> dict[OpKey, tuple[Counter[tuple[Number, ...]], OpTotal]]:
-    """For each op how often it runs at which figures (exact, so that equal ops are equal), and all as one."""
+    """For each op the number of executions by exact values, and the total."""
     copies: dict[OpKey, list[Any]] = {}
     for op, row in zip(report.work, report.plan.rows, strict=True):
         prefix = report.program.prefix(report.program.entries[op.stage])
@@ -790,17 +790,17 @@ _TERMS = {"step_s": "  decode step", "host_s": "  host", "prompts_s": "  others'
 
 @dataclass(frozen=True)
 class ClosedLoopDiff(WorkloadDiff):
-    """Two workloads, and as many users of either in a closed loop."""
+    """Two workloads, with equal numbers of users in closed loops."""
 
     @property
     def loops(self) -> tuple[ClosedLoop, ClosedLoop]:
-        """Of both sides."""
+        """The loops of both sides."""
         sides: tuple[Any, Any] = self.before, self.after
         return sides[0].loop, sides[1].loop
 
     @property
     def served(self) -> tuple[FigureRow, ...]:
-        """What the users see, and the terms of a token's time, whose changes add up to its own."""
+        """The latencies of users, and the terms of TPOT, whose changes add up to its change."""
         found = [
             FigureRow(what, name, FigurePair(*(getattr(loop, name) for loop in self.loops)))
             for what, name in _LOOP
@@ -823,7 +823,7 @@ class ClosedLoopDiff(WorkloadDiff):
 
 
 def _loop_terms(loop: ClosedLoop) -> Mapping[str, float]:
-    """The terms of a loop by what they are on any engine: first the decode step, prompts last."""
+    """The terms of a loop by engine-independent names: the decode step first, prefill last."""
     if not loop.terms:
         return {}
     step, *rest = loop.terms
@@ -834,7 +834,7 @@ def _loop_terms(loop: ClosedLoop) -> Mapping[str, float]:
 def compare_steps(
     programs: list[Program], basis: CommonBasis, step: Mapping[str, Any], **idle: Any
 ) -> StepDiff:
-    """The difference of two programs in a step; InputError for what is `idle` there, but None."""
+    """Compare two programs in a step; InputError for `idle` arguments that are set."""
     for name, value in idle.items():
         if value is not None:
             raise InputError(f"{name}: {show_value(value)} is of requests; say prompt or generate too")
@@ -851,9 +851,9 @@ def compare_requests(
     loop: tuple[int, LoopSimulator, str] | None,
     **asked: Any,
 ) -> WorkloadDiff:
-    """The difference of two programs over requests of so many tokens each, or over those of users.
+    """Compare two programs over requests with given tokens, or over users in a closed loop.
 
-    `loop` is the number of users, what simulates them, and how their answers differ.
+    `loop` contains the number of users, the simulator, and the distribution of outputs.
     """
     sides = zip(programs, basis.models, tokens, strict=True)
     asked = {name: value for name, value in asked.items() if value is not None}

@@ -1,10 +1,11 @@
 """Explanation of one row of a step: equation, sizes, limits, and the arithmetic of its kernel.
 
-Order of the file: the terms of a row that is no op, such as engine overhead or a bubble (`overhead_terms`);
-the records of an explanation (`Explanation`); the arithmetic of a kernel (`arithmetic`); and `explain`.
+Order of the file: the terms of a row that is not an op, such as engine overhead or a bubble
+(`overhead_terms`); the records of an explanation (`Explanation`); the arithmetic of a kernel (`arithmetic`);
+and `explain`.
 
-`arithmetic` records the kernel law itself at one point, so the lines shown are the lines computed. Of a
-minimum, a maximum or a `where` it shows the argument that is chosen, and it omits terms that are zero.
+`arithmetic` records the kernel law itself at one point, so the printed lines are the computed ones. For a
+minimum, a maximum or a `where` it shows the chosen argument, and it omits terms that are zero.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ from llmir.ir.sizes.binding import Binding, MixedBinding
 from llmir.ir.sizes.polynomial import Size
 from llmir.ir.tools.text import print_node
 
-# Rows that are no op
+# Rows that are not ops
 
 
 @dataclass(frozen=True)
 class OverheadTerm:
-    """A time on the way to that of the row: what it is, how it comes about, and seconds."""
+    """An intermediate time of an overhead row: its name, its derivation, and seconds."""
 
     what: str
     says: str
@@ -53,7 +54,7 @@ class OverheadTerm:
 
 
 def find_overhead(report: Report, name: str) -> OpCost | None:
-    """The row of that name, or whose last part that is; `InputError` if several stages have one."""
+    """The row with a name, or with this last part; InputError if several stages have one."""
     rows = [row for row in report.ops if row.kind == OVERHEAD]
     found = [row for row in rows if name in (row.name, row.name.rpartition(".")[2])]
     if len(found) > 1:
@@ -67,7 +68,7 @@ def overhead_terms(report: Report, row: OpCost) -> tuple[OverheadTerm, ...]:
 
 
 def _engine(report: Report, row: OpCost) -> tuple[OverheadTerm, OverheadTerm]:
-    """Of a micro-batch on its stage: the time without this part of what the engine adds, and with it."""
+    """For a micro-batch on its stage: the time without this part of the engine overhead, and with it."""
     plan, host = report.plan, report.plan.host
     assert host is not None, "an engine's row is there with its host only"
     added, ours = report.overheads[row.stage], [r for r in plan.rows if r.stage == row.stage]
@@ -97,7 +98,7 @@ def _engine(report: Report, row: OpCost) -> tuple[OverheadTerm, OverheadTerm]:
 
 
 def _bubble(report: Report, row: OpCost) -> tuple[OverheadTerm, ...]:
-    """Of a step: what the stage works, and what all take."""
+    """For a step: the work of the stage, and the time of all stages."""
     parts, stage = report.program.micro_batches, report.stages[row.stage]
     each = f"{parts} micro-batch{'es' if parts > 1 else ''} of {1e3 * float(stage.time_s):.3g} ms"
     times = ", ".join(f"{1e3 * float(s.time_s):.3g}" for s in report.stages)
@@ -122,7 +123,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Amount:
-    """Something counted: what, whose, in symbols and as a number."""
+    """A counted amount: its kind, its role, in symbols and as a number."""
 
     what: str
     role: str
@@ -157,7 +158,7 @@ class LinkTraffic:
 
 @dataclass(frozen=True)
 class NetworkRoute:
-    """A way to send, and what it would take; links are busy at once."""
+    """A route through the network with its time; links work in parallel."""
 
     name: str
     latency_s: float
@@ -178,7 +179,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class FormulaLine:
-    """A line of arithmetic: a formula of a kernel's parameters, of what it is given and of lines before."""
+    """A line of arithmetic: a formula of a kernel's parameters, its arguments and earlier lines."""
 
     name: str
     formula: str
@@ -187,10 +188,10 @@ class FormulaLine:
 
 @dataclass(frozen=True)
 class KernelExplanation(Figures):
-    """The calibrated kernel that an op is a call of: whose, what it is given, and what it was fitted to.
+    """The calibrated kernel of an op: its source, its arguments, and its calibration.
 
-    `lines` are what it computes there; the last is the time of the kernel alone. `alone_s` is that time, or
-    the roofline's where it is longer. `launch_s` of it is the launch, of which the step's graph hides the
+    `lines` are its computation at this point; the last is the time of the kernel alone. `alone_s` is this
+    time, or the roofline's if longer. It includes the launch `launch_s`, of which the step's graph hides the
     share `hidden`.
     """
 
@@ -200,7 +201,7 @@ class KernelExplanation(Figures):
     origin: str
     rows: int
     error: float
-    strange: float  # what heads, or ops, that it was not fitted to add to `error`
+    strange: float  # the addition to `error` for heads or ops outside the calibration
     given: Mapping[str, Any]
     parameters: tuple[Constant, ...]
     lines: tuple[FormulaLine, ...]
@@ -211,10 +212,10 @@ class KernelExplanation(Figures):
 
 @dataclass(frozen=True)
 class Explanation(Figures, Result):
-    """All that is known of one op in one step; sizes and costs are of one execution on one rank.
+    """All facts about one op in one step; sizes and costs are of one execution on one rank.
 
-    Of a row that is no op, `terms` say what makes up its time, and it has no sizes. `share` is of the step
-    of `step_time_s` on all pipeline stages together.
+    For a row that is not an op, `terms` add up to its time, and it has no sizes. `share` is relative to a
+    step of `step_time_s` over all pipeline stages.
     """
 
     phase: str
@@ -251,14 +252,14 @@ class Explanation(Figures, Result):
     terms: tuple[OverheadTerm, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Return the explanation as JSON-compatible values."""
         return asdict(self) | {"basis": str(self.basis)}
 
 
 # Arithmetic of a kernel
 
 TIME = "kernel"  # the last line: seconds of a call
-WIDEST = 64  # characters of what gets no line of its own
+WIDEST = 64  # characters of a value without a separate line
 # How tightly what is written binds; calls and names the most.
 BINDS = {
     **dict.fromkeys(("logical_and", "logical_or", "logical_xor"), 0),
@@ -269,9 +270,11 @@ TIGHT = 5
 
 
 def arithmetic(kernel: Kernel, part: str, device: Device, shape: Shape) -> tuple[FormulaLine, ...]:
-    """What a part of a kernel computes of a shape of numbers, line by line; the last is the seconds.
+    """The computation of a part of a kernel for a shape of numbers, line by line; the last line is the
+    seconds.
 
-    Lines are Python, in names of the kernel's parameters, of the shape's numbers and of lines before.
+    Lines are Python expressions in the names of the kernel's parameters, of the shape's numbers and of
+    earlier lines.
     """
     tape, given = Tape(SCALARS), dict[str, Number]()
 
@@ -289,7 +292,7 @@ def arithmetic(kernel: Kernel, part: str, device: Device, shape: Shape) -> tuple
 
 
 def _values(tape: Tape, given: Mapping[str, Number]) -> list[Number]:
-    """Of each node."""
+    """The value of each node."""
     found: list[Number] = []
     for kind, of in tape.nodes:
         if kind in ("constant", "symbol"):
@@ -346,7 +349,7 @@ def _text(kind: str, of: tuple[int, ...], say: Callable[[int, int], str]) -> str
         inside = TIGHT if kind == "ceildiv" else 0
         return TEXT[kind].format(*(say(n, inside) for n in of))
     binds = BINDS[kind]
-    # What stands to the right is bracketed though it binds as tightly: it is computed first.
+    # The right operand is bracketed even at equal precedence, because it is computed first.
     first = TIGHT if binds in (0, 4) else binds
     return TEXT[kind].format(say(of[0], first), *(say(n, max(first, binds + 1)) for n in of[1:]))
 
@@ -355,9 +358,9 @@ def _text(kind: str, of: tuple[int, ...], say: Callable[[int, int], str]) -> str
 
 
 def find_op(program: Program, name: str, rows: Iterable[str] = ()) -> Instance:
-    """The op of that path, or whose path ends in that name; `InputError` lists what is near or ambiguous.
+    """The op with a path, or whose path ends in a name; InputError lists similar or ambiguous names.
 
-    `rows` are the names of what else could be explained.
+    `rows` are the names of other rows that can be explained.
     """
     ops = [i for i in program.instances() if i.node.op.runs]
     wanted = name.removeprefix("%")
@@ -386,7 +389,7 @@ def _some(names: list[str], most: int = 20) -> str:
 
 
 def explain(report: Report, name: str, phase: str = "step") -> Explanation:
-    """The op called `name` in the step that `report` prices, at one point; the step is called `phase`."""
+    """Explain the op `name` in the step of a report at one point; `phase` is the name of the step."""
     if report.shape:
         raise InputError(f"an op is explained at one point, not on a grid of {report.shape}")
     if overhead := find_overhead(report, name):
@@ -468,7 +471,7 @@ def _overhead(report: Report, row: OpCost, phase: str) -> Explanation:
 
 
 def _sends(report: Report, row: Row) -> tuple[Amount, ...]:
-    """What is sent: in a ring, which `comm_bytes` counts, and over each link in the way that is fastest."""
+    """The network payload: in a ring, counted by `comm_bytes`, and over each link on the fastest route."""
     op, done = row.node.op, row.work
     if not done.wire:
         return ()
@@ -512,7 +515,7 @@ def _equation(at: Instance) -> Any:
 
 def _axes(report: Report, at: Instance) -> tuple[Axis, ...]:
     rule, operands = _equation(at), _local(report, at)
-    # A rank's rows need not be its tokens times k, so sizes are those of axes that stand alone.
+    # A rank's rows may differ from its tokens times k, so sizes are those of single axes.
     sizes = at.node.op.new_axes(operands)
     for term, operand in zip(rule.operands, operands, strict=True):
         sizes |= {d.axes[0]: n for d, n in zip(term, operand.shape, strict=True) if len(d.axes) == 1}
@@ -545,7 +548,7 @@ def _results(report: Report, at: Instance) -> tuple[Amount, ...]:
 
 
 def _op_time_at(price: OpTime, at: Binding, hidden: float) -> OpTime:
-    """The price whose time it is at a point: of kernels the fastest, or what none takes less than."""
+    """The op time that applies at a point: the fastest kernel, or the lower bound that replaces it."""
 
     def time(one: OpTime) -> Number:
         return one.in_graph(at, hidden)[1]
@@ -559,7 +562,7 @@ def _op_time_at(price: OpTime, at: Binding, hidden: float) -> OpTime:
 
 
 def _kernel(price: OpTime, at: Binding, hidden: float) -> KernelExplanation | None:
-    """What a calibrated price is made of, of attention that of the kernel which holds."""
+    """The terms of a calibrated op time; for attention those of the fastest kernel."""
     price = _op_time_at(price, at, hidden)
     if not isinstance(price, KernelTime):
         return None
@@ -591,7 +594,7 @@ def _kernel_lines(price: KernelTime, shape: Shape) -> tuple[FormulaLine, ...]:
 def _limits(report: Report, row: Row, cost: OpCost) -> tuple[TimeBound, ...]:
     found = limits(report.plan.model.device, row)
     times = [float(x.time(report.at)) for x in found]
-    # Of limits that tie, the one that the report names.
+    # Among equal limits, the one in the report.
     first = max(range(len(found)), key=lambda i: (times[i], found[i].bound == cost.bound))
     return tuple(_bound(report, x, t, i == first) for i, (x, t) in enumerate(zip(found, times, strict=True)))
 
@@ -619,6 +622,6 @@ def _bound(report: Report, limit: Limit, time: float, decides: bool) -> TimeBoun
 
 
 def _source(report: Report, constant: str) -> str:
-    """Where a constant comes from; a device made in Python need not say."""
+    """The source of a constant; devices made in Python may have none."""
     device = report.plan.model.device
     return device.source(constant) if device.sources else "not stated"

@@ -1,7 +1,8 @@
-"""Sensitivity: what more of each resource saves, by evaluating the workload again with more of it.
+"""Sensitivity: the effect of faster resources, by evaluating the workload again.
 
-`sensitivity` raises each rate of the device by the name in its file, and shortens launches and engine CPU
-time. Other parameters stay: a block that runs alone draws no more from a faster memory (`Kernel.moved`).
+`sensitivity` raises each rate of the device by its name in the device file, and shortens launches and engine
+CPU time. Other parameters stay: a block that runs alone reads no more bytes per second from a faster memory
+(`Kernel.moved`).
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from llmir.base.formats import Result
 from llmir.base.values import Figures
 from llmir.hw.device import Device
 
-MOST = 100.0  # times as much more; beyond, another device is meant
+MOST = 100.0  # largest increase; beyond it, another device is more suitable
 ENGINE_CPU = ("step_us", "sequence_us", "kernel_us")
 
 
 @dataclass(frozen=True)
 class OpGain:
-    """What an op saves in a step of a phase, all its repeats together; below zero it takes longer."""
+    """The time that an op saves in a step of a phase, over all its repeats; negative if it takes longer."""
 
     phase: str
     op: str
@@ -38,10 +39,10 @@ class OpGain:
 
 @dataclass(frozen=True)
 class Gain(Figures):
-    """What more of one resource saves: of each phase's step, and of its ops, the most first.
+    """The time that more of one resource saves: in each phase's step, and in its ops, the largest first.
 
-    `value` is what there is, in the units of the device's file; of `launch` and `host` there is none, they
-    take less time. `saved_s` are by phase.
+    `value` is the current rate, in the units of the device file; `launch` and `host` have none, because they
+    are times. `saved_s` is by phase.
     """
 
     resource: str
@@ -52,9 +53,9 @@ class Gain(Figures):
 
 @dataclass(frozen=True)
 class Sensitivity(Figures, Result):
-    """What `more` of each resource saves, a share of what there is; those that save nothing are left out.
+    """The effect of a relative increase `more` of each resource; resources without effect are omitted.
 
-    `time_s` are the seconds of a step of each phase as it is; of decode that is the last one.
+    `time_s` are the seconds of a step of each phase; of decode, the last step.
     """
 
     model: str
@@ -66,7 +67,7 @@ class Sensitivity(Figures, Result):
     title: str = ""  # the model as people read it
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the gains as JSON-compatible values."""
         return {
             "model": self.model,
             "device": self.device,
@@ -87,7 +88,7 @@ class Sensitivity(Figures, Result):
 
 
 def sensitivity(job: Workload, more: float = 0.1) -> Sensitivity:
-    """What `more` of each resource saves of a workload's steps; InputError for a cost model of the user's."""
+    """The effect of more of each resource on a workload's steps; InputError for a custom cost model."""
     more, model = number("more", more, 0, MOST, above=True), job.model
     if not isinstance(model, (CalibratedModel, IdealModel, EfficiencyModel)):
         raise InputError(f"cost: {job.prefill.cost_model} is a model of yours; sensitivity takes llmir's own")
@@ -123,7 +124,7 @@ def _gain(resource: str, value: float | None, now: Mapping[str, Report], then: M
 
 
 def _models(model: DeviceCostModel, times: float) -> Iterator[tuple[str, float | None, DeviceCostModel]]:
-    """Each resource, how much there is, and the model that has so many times as much."""
+    """Each resource, its value, and the model with `times` times as much."""
     kind: Any = model
     for resource, value, device in raise_rates(model.device, times):
         yield resource, value, replace(kind, device=device)

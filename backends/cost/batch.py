@@ -1,8 +1,8 @@
-"""Evaluate many op times as one: op times of the same kernel become one with arrays for numbers.
+"""Evaluate many op times as one: op times of one kernel become one with arrays for numbers.
 
-Kernel laws take arrays wherever they take numbers, so op times that differ only in numbers are one op time
-whose numbers are columns (`OpTimeStack`). `SizeStack` and `BindingStack` evaluate the sizes of several
-programs. Nothing in this file knows a kernel, an op or a device.
+Kernel laws accept arrays wherever they accept numbers, so op times that differ only in numbers become one op
+time with columns for numbers (`OpTimeStack`). `SizeStack` and `BindingStack` evaluate the sizes of several
+programs. This file knows no kernel, op or device.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from llmir.ir.sizes.polynomial import Atom, Dim, Size
 from .calibrated import FastestKernel, FusedAttentionPart, KernelTime
 from .op_time import OpTime, Roofline
 
-Array = Any  # of float64
+Array = Any  # float64
 _MADE_OF_NUMBERS = (KernelTime, FastestKernel, FusedAttentionPart, Roofline, Limit, Call, Shape)
 _NUMBERS, _WORDS = (int, float, Dim), (str, bool, type(None))
 
 
 class BindingStack(Binding):
-    """The sizes of several programs at the same points; those of prices that stack are of one each."""
+    """The sizes of several programs at equal points; each stacked op time uses one of them."""
 
     each: tuple[Binding, ...]
 
@@ -63,7 +63,7 @@ class SizeStack(Atom):
 
 
 class OpTimeStack:
-    """Prices that are evaluated together, each with the number of a binding, for points of so many axes."""
+    """Op times that are evaluated together, each with the index of a binding, for points with `axes` axes."""
 
     def __init__(self, prices: Sequence[tuple[int, OpTime]], axes: int) -> None:
         groups: dict[object, tuple[list[int], list[list[Size]]]] = {}
@@ -78,20 +78,20 @@ class OpTimeStack:
             self.groups.append((places, _of(prices[places[0]][1], _columns(which, each, axes))))
 
     def each(self, seconds: Callable[[OpTime], Sequence[Any]]) -> Iterator[tuple[list[int], list[Array]]]:
-        """The numbers of some prices, and what `seconds` says of these: arrays, of a row each."""
+        """The indices of op times in each group, with the results of `seconds`: arrays with a row each."""
         for places, price in self.groups:
             shaped = (np.asarray(value, dtype=np.float64) for value in seconds(price))
             yield places, [_rows(value, len(places), self.axes) for value in shaped]
 
 
 def _rows(value: Array, count: int, axes: int) -> Array:
-    """With a row for each price, and as many axes more as points have."""
+    """Reshape a value to one row per op time, with the axes of the points."""
     value = value.reshape((1,) * (axes + 1 - value.ndim) + value.shape)
     return np.broadcast_to(value, (count, *value.shape[1:]))
 
 
 def _kind(value: Any, numbers: list[Size]) -> object:
-    """What is the same in prices that stack; what may differ is added to `numbers`."""
+    """The common structure of op times that stack; the numbers that may differ are added to `numbers`."""
     kind: Any = type(value)
     if kind in _NUMBERS:
         numbers.append(value)
@@ -105,7 +105,7 @@ def _kind(value: Any, numbers: list[Size]) -> object:
 
 
 def _columns(which: Sequence[int], numbers: Sequence[Sequence[Size]], axes: int) -> Iterator[Any]:
-    """Each number of the prices: one where it is the same in all, else a column of theirs."""
+    """Each number of the op times: a scalar if all are equal, else a column."""
     for values in zip(*numbers, strict=True):
         if any(isinstance(value, Dim) for value in values):
             yield Dim((((SizeStack(tuple(zip(which, values, strict=True))),), 1),))
@@ -116,7 +116,7 @@ def _columns(which: Sequence[int], numbers: Sequence[Sequence[Size]], axes: int)
 
 
 def _of(value: Any, numbers: Iterator[Any]) -> Any:
-    """The first of the prices, with columns for numbers."""
+    """The first op time, with columns for numbers."""
     kind: Any = type(value)
     if kind in _NUMBERS:
         return next(numbers)
@@ -128,5 +128,5 @@ def _of(value: Any, numbers: Iterator[Any]) -> Any:
 
 @lru_cache(maxsize=256)
 def _names(kind: Any) -> tuple[str, ...]:
-    """The fields of what is made of numbers, and none of anything else."""
+    """The fields of classes that consist of numbers; empty for other classes."""
     return tuple(f.name for f in fields(kind)) if issubclass(kind, _MADE_OF_NUMBERS) else ()

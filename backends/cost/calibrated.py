@@ -1,8 +1,8 @@
 """The `calibrated` cost model: kernel laws with parameters fitted to measurements of a device.
 
-`CalibratedModel.price(row)` makes the op time: `KernelTime` for a calibrated kernel (never below the
-roofline), `FastestKernel` where several kernels do the op, `MultiNodeTime` for ranks in several nodes, and
-`FusedAttentionPart` for a product of unfused attention, and `UnmeasuredTime` for an op that no law covers.
+`CalibratedModel.price(row)` builds the op time: `KernelTime` for a calibrated kernel (never below the
+roofline), `FastestKernel` if several kernels implement the op, `MultiNodeTime` for ranks in several nodes,
+`FusedAttentionPart` for a product of unfused attention, and `UnmeasuredTime` for an op without a law.
 `FastLaunchModel` has shorter launches, for the sensitivity report.
 """
 
@@ -42,10 +42,11 @@ from .transfer import KernelFit, first_engine, kernel_engine, kernel_sources, ne
 
 @dataclass(frozen=True)
 class FusedAttentionPart(OpTime):
-    """No less than its share of what the engine's fused attention takes for these tokens and keys.
+    """The time of a product of unfused attention, at least its share of the fused attention's time.
 
-    Scores and their mix with the values are half of its work each, and read half of its keys and values; what
-    an engine fuses with care it does not do faster apart, as a product with weights would.
+    Scores and their mix with the values are half of the fused work each, and read half of the keys and
+    values. An engine's unfused product is not faster than its optimized fused kernel, as a product with
+    weights might suggest.
     """
 
     own: OpTime
@@ -54,28 +55,23 @@ class FusedAttentionPart(OpTime):
 
     @property
     def sizes(self) -> tuple[Dim, ...]:
-        """What both depend on."""
         both: Any = (self.own, self.fused)
         return tuple(size for price in both for size in price.sizes)
 
     @property
     def basis(self) -> Basis:
-        """Of the product."""
         return self.own.basis
 
     @property
     def error(self) -> float | None:
-        """Of the product."""
         return self.own.error
 
     @property
     def lent(self) -> float:
-        """Of the product."""
         return self.own.lent
 
     @property
     def beyond(self) -> float:
-        """Of the product."""
         return self.own.beyond
 
     def time(self, at: Binding) -> Number:
@@ -93,13 +89,14 @@ class FusedAttentionPart(OpTime):
         return self.own.least(at)
 
     def due(self, at: Binding, hidden: Number = 0.0) -> tuple[Number, Number]:
-        """The longer, and what the product is due to."""
+        """The longer of the two times, with the bound of the product."""
         return self.in_graph(at, hidden)[1], self.own.due(at, hidden)[1]
 
 
 # Ops without a measured kernel
 
-# By `llmir validate --cost ideal` of attention_decode, mla and linear_attention (36 kinds of calls on A100,
+# Measured by `llmir validate --cost ideal` on attention_decode, mla and linear_attention (36 kinds of calls
+# on A100,
 # H100, B200 and L40S, those above 20 µs): the roofline's median share of the time, as the median over kinds,
 # and the mean error of the roofline over that share, of the median kind.
 UNMEASURED_SHARE = 0.36
@@ -126,12 +123,12 @@ def unmeasured_time(roofline: Roofline, stream: KernelFit) -> UnmeasuredTime:
 
 
 def sent_between_two(row: Row) -> Call:
-    """What is sent by an op that is no known collective, as an exchange between two ranks."""
+    """A call for the payload of an unknown collective, as an exchange between two ranks."""
     return Call(("all_to_all",), CollectiveShape(2 * row.work.wire, 2))
 
 
 def collective_within(call: Call, most: int) -> Call:
-    """A collective of as many bytes among at most so many ranks."""
+    """A collective with an equal payload among at most `most` ranks."""
     shape = call.shape
     if not isinstance(shape, CollectiveShape) or shape.ranks <= most:
         return call
@@ -140,15 +137,15 @@ def collective_within(call: Call, most: int) -> Call:
 
 # Calibrated op times and their cost model
 
-_POINTS = 512  # of which a price keeps what it found: a product reads B·T alone, and contexts go by
+_POINTS = 512  # points whose results an op time caches: a product depends on B·T only, while contexts change
 NCCL = "nccl"
 
 
 @dataclass(frozen=True)
 class KernelTime(OpTime):
-    """The time of a calibrated kernel, and never less than the roofline's.
+    """The time of a calibrated kernel, at least that of the roofline.
 
-    `basis` says whose measurements they are; `error` is the mean relative error on unseen shapes.
+    `basis` names the source of the measurements; `error` is the mean relative error on held-out shapes.
     """
 
     device: Device
@@ -160,19 +157,19 @@ class KernelTime(OpTime):
 
     @cached_property
     def basis(self) -> Basis:
-        """Calibrated, of another device where that is borrowed from, or of another engine."""
+        """Calibrated, with the other device or engine if the calibration was transferred."""
         own = self.fit.engine in (self.engine, kernel_engine(self.engine))
         device = "" if self.fit.device == self.device else self.fit.device.name
         return Basis("calibrated", device, "" if own else self.fit.engine, self.by)
 
     @cached_property
     def error(self) -> float | None:
-        """The mean relative error on unseen shapes, wider for what is borrowed and for strange shapes."""
+        """The mean relative error on held-out shapes, plus transfer and shape errors."""
         return transfer.combine_errors(self.fit.fitted.error + self.call.strange + self.call.doubt, self.lent)
 
     @cached_property
     def lent(self) -> float:
-        """By another device's kernels, and another engine's."""
+        """The error of transfer from another device and another engine."""
         family, engine = self.fit.family, self.basis.engine
         device = transfer.device_error(self.device, self.fit.device, family)
         called = engine in LIBRARIES and self.engine not in LIBRARIES  # by engines, not by another library
@@ -193,7 +190,7 @@ class KernelTime(OpTime):
         return float(getattr(self.fit.kernel, "launch_us", 0.0)) * 1e-6
 
     def time(self, at: Binding) -> Number:
-        """Seconds; of sequences of several kinds in one step, of the call that they make together."""
+        """Seconds; for sequences of several kinds in one step, of their joint call."""
         return self._times(at)[0]
 
     @cached_property
@@ -206,8 +203,8 @@ class KernelTime(OpTime):
         return {}
 
     def _times(self, at: Binding) -> tuple[Number, Number]:
-        """Seconds, and the roofline's; at points that are alike to it, once."""
-        if at.uneven:  # of which a shape may ask for more
+        """Seconds, and the roofline's; equal points are evaluated once."""
+        if at.uneven:  # its shape may ask for more
             return self._fresh(at)
         point = tuple(map(at, self.sizes))
         if not all(isinstance(value, (int, float)) for value in point):
@@ -228,7 +225,7 @@ class KernelTime(OpTime):
 
     @cached_property
     def less(self) -> KernelTime | None:
-        """The price of what the call takes no less than by any kernel; None of nothing."""
+        """The time of a contained call, which is a lower bound with any kernel; None without one."""
         less = self.call.less
         return replace(self, call=replace(self.call, shape=less, less=None)) if less else None
 
@@ -252,9 +249,9 @@ class KernelTime(OpTime):
 
 @dataclass(frozen=True)
 class MultiNodeTime(KernelTime):
-    """The time of ranks in several nodes: of the slowest of `inside`, beside what the network adds.
+    """The time of ranks in several nodes: the slowest of `inside`, plus the time in the network.
 
-    `network` is the fit's, or NCCL's own where the engine was not measured between nodes.
+    `network` is the fitted kernel, or NCCL's if the engine was not measured between nodes.
     """
 
     inside: tuple[KernelTime, ...] = ()
@@ -269,20 +266,20 @@ class MultiNodeTime(KernelTime):
 
     @property
     def basis(self) -> Basis:
-        """Whose network it is; the roofline between nodes where it was not measured."""
+        """The source of the network kernel; the roofline if none was measured between nodes."""
         return super().basis if self.network else BETWEEN_NODES
 
     @property
     def error(self) -> float | None:
-        """That of the network."""
         return super().error if self.network else None
 
 
 @dataclass(frozen=True)
 class FastestKernel(OpTime):
-    """The price of an op that several kernels do, as of attention: of those that take the shape, the least.
+    """The time of an op that several kernels implement, such as attention: the fastest that supports the
+    shape.
 
-    The last takes all shapes. Sequences of several kinds in one step are taken one kind after another.
+    The last kernel supports all shapes. Sequences of several kinds in one step are evaluated separately.
     """
 
     prices: tuple[KernelTime, ...]
@@ -290,12 +287,11 @@ class FastestKernel(OpTime):
 
     @property
     def sizes(self) -> tuple[Dim, ...]:
-        """What all of them depend on."""
         return tuple(size for price in self.prices for size in price.sizes)
 
     @property
     def basis(self) -> Basis:
-        """That of the first, if they differ."""
+        """The basis of the first, if they differ."""
         return self.prices[0].basis
 
     @property
@@ -338,7 +334,7 @@ class FastestKernel(OpTime):
 
     @cached_property
     def _floors(self) -> tuple[tuple[KernelTime, tuple[KernelTime, ...]], ...]:
-        """What takes no more than the op, where none of some other kernels take it."""
+        """Lower bounds of the op: a contained call, with the other kernels that must not support it."""
         pairs = ((price.less, self.prices[:i]) for i, price in enumerate(self.prices))
         return tuple(
             (less, tuple(replace(one, call=replace(one.call, shape=less.call.shape)) for one in others))
@@ -347,9 +343,9 @@ class FastestKernel(OpTime):
         )
 
     def _each(self, at: Binding, value: Callable[[KernelTime], tuple[Number, ...]]) -> list[list[Number]]:
-        """Times that `value` says of each kernel, infinite where it cannot do the op.
+        """The times of each kernel by `value`, infinite if it does not support the op.
 
-        None is less than a kernel's time of what the op contains, if no kernel before it can do that.
+        No time is below that of a kernel for a contained call, if no earlier kernel supports this call.
         """
         first = self.prices[0]
         if first.less and first.call.whole(at):
@@ -362,7 +358,7 @@ class FastestKernel(OpTime):
         return every
 
     def _least(self, at: Binding, value: Callable[[KernelTime, Binding], tuple[Number, ...]]) -> list[Number]:
-        """The least of each time that `value` says of a kernel."""
+        """The minimum over kernels of each time by `value`."""
         if isinstance(at, MixedBinding) and self.apart:
             return at.each(self, lambda part: self._least(part, value))
         every = self._each(at, lambda price: value(price, at))
@@ -383,7 +379,7 @@ class FastestKernel(OpTime):
         return self.prices[0].least(at)
 
     def due(self, at: Binding, hidden: Number = 0.0) -> tuple[Number, Number]:
-        """Seconds, and what those of the fastest kernel are due to."""
+        """Seconds, with the bound of the fastest kernel."""
         _, time = self.in_graph(at, hidden)
         if self._separate(at):
             return time, self.prices[-1].due(at, hidden)[1]
@@ -395,9 +391,9 @@ class FastestKernel(OpTime):
 
 @dataclass(frozen=True)
 class FastestVariant(FastestKernel):
-    """The price of a call by the fastest of an engine's kernels for it, each of which takes all shapes.
+    """The time of a call by the fastest of an engine's kernels, each of which supports all shapes.
 
-    One call has the sequences of all kinds in a step.
+    One call covers the sequences of all kinds in a step.
     """
 
     apart: ClassVar[bool] = False
@@ -409,30 +405,28 @@ def _fastest(prices: list[KernelTime]) -> KernelTime | FastestKernel:
 
 @dataclass(frozen=True, eq=False)
 class _FastestByPoint(FastestKernel):
-    """The same on a grid of which the fastest is known at each point, by number."""
+    """`FastestKernel` on a grid with a known fastest kernel at each point, by index."""
 
     fastest: Number
 
     @property
     def error(self) -> Any:
-        """Those of the fastest; the largest if one is not known."""
+        """The errors of the fastest kernels; the largest if one is unknown."""
         errors = [price.error for price in self.prices]
         return super().error if None in errors else np.array(errors)[self.fastest]
 
     @property
     def lent(self) -> Any:
-        """Those of the fastest."""
         return np.array([price.lent for price in self.prices])[self.fastest]
 
     @property
     def beyond(self) -> Any:
-        """Those of the fastest."""
         return np.array([price.beyond for price in self.prices])[self.fastest]
 
 
 @dataclass(frozen=True, eq=False)
 class _VariantByPoint(_FastestByPoint):
-    """The same of an engine's kernels for one call."""
+    """`FastestVariant` on a grid with a known fastest kernel at each point."""
 
     apart: ClassVar[bool] = False
 
@@ -451,15 +445,15 @@ class CalibratedModel(DeviceCostModel):
 
     @property
     def kernels(self) -> str:
-        """The engine whose kernels come first: the device's own where the one asked for has none."""
+        """The engine of the preferred kernels: the device's default if the requested one has none."""
         named = self.engine if self.engine and self.engine in kernel_sources(self.device) else None
         return named or first_engine(self.device) or "no"
 
     def price(self, row: Row) -> OpTime:
-        """A measured kernel's price; a share of the roofline's rates where no law covers the op."""
+        """The time of a measured kernel; a share of the roofline's rates if no law covers the op."""
         roofline = IdealModel(self.device).price(row)
         if not (row.read or row.write or row.flops or row.work.wire):
-            return replace(roofline, basis=CALIBRATED)  # a view, or the end of what another rank sends
+            return replace(roofline, basis=CALIBRATED)  # a view, or the receiving end of a send
         known = [price for call in kernel_calls(row) if (price := self._measured(call, roofline))]
         over = internode_calls(row, self.device)
         if not known and row.work.wire:
@@ -482,9 +476,9 @@ class CalibratedModel(DeviceCostModel):
         return nearest_fit(device, families, engine)
 
     def _crossing(self, one: KernelTime, over: tuple[Call, ...], row: Row) -> MultiNodeTime:
-        """Inside as many ranks as one node holds, or as it has: more can be faster where switches add.
+        """The time inside a node with up to its number of ranks; more can be faster if switches add.
 
-        Engines leave what crosses nodes to NCCL, but no price is below that of their own kernels inside.
+        Engines leave traffic between nodes to NCCL, but no time is below that of their own kernels inside.
         """
         device, most = one_node(self.device, row.work.ranks)
         calls = {
@@ -522,12 +516,12 @@ class CalibratedModel(DeviceCostModel):
 
 @dataclass(frozen=True, eq=False)
 class FastLaunchModel(CalibratedModel):
-    """As calibrated, with kernels whose empty call takes so many `times` less."""
+    """The calibrated model with empty calls of kernels that are `times` times faster."""
 
     times: float = 1.0
 
     def fit(self, device: Device, families: Sequence[str], engine: str | None) -> KernelFit | None:
-        """That of the model, launched sooner."""
+        """The fit of the model with a shorter launch."""
         found = super().fit(device, families, engine)
         return _sooner(found, self.times) if found else None
 

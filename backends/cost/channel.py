@@ -26,7 +26,7 @@ from .op_time import DeviceCostModel, OpTime
 from .roofline import EfficiencyModel, IdealModel, derate
 
 HOST, NETWORK = "host", "network"
-# Copies of pinned memory reach this share of a link to the host: 25.1 of 32 GB/s on an A100, 52.8 of 64 on an
+# The share of a host link that copies of pinned memory reach: 25.1 of 32 GB/s on an A100, 52.8 of 64 on an
 # H100, 346 of 450 on a GH200 (nvbandwidth, NVIDIA/nvbandwidth#42, #24 and #23).
 PINNED = 0.8
 STATED = Basis("stated")
@@ -34,9 +34,9 @@ STATED = Basis("stated")
 
 @dataclass(frozen=True)
 class Channel:
-    """A link by its name, at best so many bytes/s; seconds are a `price`'s, or the link's own.
+    """A link by name with its peak rate; the time comes from an op time `price`, or from the link itself.
 
-    Its basis is what the seconds are made of.
+    `basis` is the basis of the time.
     """
 
     name: str
@@ -46,18 +46,18 @@ class Channel:
 
     @property
     def shares(self) -> tuple[str, ...]:
-        """What of an `efficiency` acts on it: its link's share, and the launch of a send."""
+        """The names in `efficiency` that apply: the link's, and the launch of a send."""
         return (self.name, "launch") if self.price is not None else (self.name,)
 
     def seconds(self, payload: Number) -> Number:
-        """Of so many bytes of a rank."""
+        """The time to send `payload` bytes of a rank."""
         if self.price is not None:
             return self.price.time(Binding(s=payload))
         return self.link.latency_s + payload / self.link.Bps
 
 
 def server_channel(model: DeviceCostModel, link: str) -> Channel:
-    """What `link` names that leads from one server to another: a `channel`, and not `host`."""
+    """The channel from one server to another, with the name `link`; `host` is not allowed."""
     if link == HOST:
         raise InputError(
             "link: host leads to no other server; say nvlink, network, or a rate such as 25GBps,5us"
@@ -66,11 +66,12 @@ def server_channel(model: DeviceCostModel, link: str) -> Channel:
 
 
 def channel(model: DeviceCostModel, link: str) -> Channel:
-    """What `link` names on a cost model's device: `host`, one of its links, `network`, or a rate.
+    """The channel with the name `link` on a cost model's device: `host`, one of its links, `network`, or a
+    rate.
 
-    Between devices a send is priced as the cost model prices it; to and from the host, at the rate that
-    copies of pinned memory were measured to reach, `PINNED` of the link's where they were not. InputError
-    for what is none of these, HardwareError for what the device has not.
+    Between devices the cost model estimates a send. Copies to and from the host have the measured rate of
+    pinned memory, or `PINNED` of the link's rate. InputError for another name, HardwareError for a link that
+    the device lacks.
     """
     device, said = model.device, text("link", link).strip()
     if said[:1].isdigit():
@@ -107,7 +108,7 @@ def _host(model: DeviceCostModel) -> Channel:
 
 
 def _sent(model: DeviceCostModel, apart: int) -> tuple[Basis, OpTime]:
-    """The price of a send to the rank that is so many ranks away."""
+    """The time of a send to the rank at a distance of `apart`."""
     (row,) = rows(_send(apart))
     price = model.price(row)
     return price.basis, price

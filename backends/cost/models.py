@@ -52,9 +52,9 @@ from .transfer import check_families, engine_cpu, first_engine, kernel_engine, k
 
 
 class CostModel(Protocol):
-    """What `analyze(cost=…)` takes beside names: an object with `price`; its class is its name.
+    """The protocol of `analyze(cost=…)` for custom models: an object with `price`, named by its class.
 
-    Registered by a name, with `llmir.backends.cost.registry.cost_model`, it is called with the device.
+    A class registered with `llmir.backends.cost.registry.cost_model` is called with the device.
     """
 
     def price(self, row: Row) -> Callable[[Binding], Number] | OpTime:
@@ -66,7 +66,7 @@ NUMBERS = (int, float, np.number, np.ndarray, list, tuple)
 
 @dataclass(frozen=True, eq=False)
 class FunctionTime(OpTime):
-    """A price that is a function; bounds and the least are the roofline's."""
+    """An op time from a custom function; bound and lower limit are the roofline's."""
 
     seconds: Callable[[Binding], Number]
     roofline: Roofline
@@ -79,17 +79,17 @@ class FunctionTime(OpTime):
         return Basis(self.model)
 
     def time(self, at: Binding) -> Number:
-        """What the function says; InputError for what is no time."""
+        """The result of the function; InputError if it is not a time."""
         try:
             found = self.seconds(at)
         except LlmirError:
             raise
-        except Exception as error:  # of the user's function, which the cause shows
+        except Exception as error:  # of the custom function; the cause shows it
             raise InputError(
                 f"cost model {self.model}: {self.op}: {type(error).__name__}: {error}"
             ) from error
         try:
-            some = found if isinstance(found, NUMBERS) else np.nan  # no array of what may have no end
+            some = found if isinstance(found, NUMBERS) else np.nan  # no array for possibly endless objects
             time = np.broadcast_to(np.asarray(some, dtype=np.float64), at.shape)
         except (TypeError, ValueError, OverflowError):
             time = np.array(np.nan)
@@ -100,7 +100,7 @@ class FunctionTime(OpTime):
         return cast("Number", time) if at.shape else float(time)
 
     def due(self, at: Binding, hidden: Number = 0.0) -> tuple[Number, Number]:
-        """Seconds, and what the roofline is due to."""
+        """Seconds, with the bound of the roofline."""
         return self.time(at), self.roofline.due(at)[1]
 
     def least(self, at: Binding) -> Number:
@@ -110,7 +110,7 @@ class FunctionTime(OpTime):
 
 @dataclass(frozen=True, eq=False)
 class CustomModel(DeviceCostModel):
-    """A user's cost model on a device, made anew for each report: nothing is kept of one that may change."""
+    """A custom cost model on a device, evaluated again for each report, because it may change."""
 
     device: Device
     model: CostModel
@@ -119,11 +119,11 @@ class CustomModel(DeviceCostModel):
     asks: ClassVar[bool] = True
 
     def prices(self, rows: Sequence[Row]) -> tuple[OpTime, ...]:
-        """The price of each row, of which a user's model may ask where it stands."""
+        """The time of each row; a custom model may depend on the row's position."""
         return tuple(map(self.price, rows))
 
     def price(self, row: Row) -> OpTime:
-        """What the user's model says; InputError for what is no price."""
+        """The result of the custom model; InputError if it is not an op time."""
         found: Any = self.model.price(row)
         if isinstance(getattr(found, "basis", None), Basis):
             return cast("OpTime", found)
@@ -134,7 +134,7 @@ class CustomModel(DeviceCostModel):
 
 
 def custom_model(model: object, device: Device, name: str = "") -> CustomModel:
-    """What prices a device by a user's model; InputError for what is none."""
+    """Wrap a custom cost model for a device; InputError if it is not one."""
     name = name or str(getattr(model, "name", "") or type(model).__name__)
     if isinstance(model, type) or not callable(getattr(model, "price", None)):
         raise InputError(f"cost: expected the name of a cost model, or an object with price(row), got {name}")
@@ -153,25 +153,21 @@ class FasterTime(OpTime):
 
     @property
     def apart(self) -> bool:  # type: ignore[override]  # a property in place of a field
-        """As the whole."""
         return self.whole.apart
 
     @property
     def sizes(self) -> tuple[Size, ...]:
-        """As the whole."""
         return cast("tuple[Size, ...]", getattr(self.whole, "sizes", ()))
 
     @property
     def basis(self) -> Basis:
-        """As the whole."""
         return self.whole.basis
 
     def which(self, at: Binding, hidden: Number = 0.0) -> Number:
-        """As the whole."""
         return self.whole.which(at, hidden)
 
     def held(self, which: Number) -> OpTime:
-        """The share of what holds."""
+        """The share of the kernel that applies."""
         return FasterTime(self.whole.held(which), self.share)
 
     def time(self, at: Binding) -> Number:
@@ -195,7 +191,7 @@ class FasterTime(OpTime):
 
 @dataclass(frozen=True, eq=False)
 class FasterOps(DeviceCostModel):
-    """A cost model by which all ops of an `opcode` take a share of their time."""
+    """A cost model in which all ops of an `opcode` take a share of their time."""
 
     device: Device
     name: str
@@ -208,13 +204,12 @@ class FasterOps(DeviceCostModel):
     runs: Engine | None = None
 
     def price(self, row: Row) -> OpTime:
-        """The model's price, or a share of it."""
         whole = self.model.price(row)
         return FasterTime(whole, self.share) if row.node.op.opcode == self.opcode else whole
 
 
 def faster_ops(model: DeviceCostModel, opcode: str, share: float) -> FasterOps:
-    """A cost model by which all ops of an opcode take a share of their time."""
+    """A cost model in which all ops of an opcode take a share of their time."""
     of = model.engine, model.host, model.host_error, model.runs
     return FasterOps(model.device, model.name, model, opcode, share, *of)
 
@@ -230,12 +225,18 @@ def model(
     engine: str | None = None,
     efficiency: Mapping[str, float] | None = None,
 ) -> DeviceCostModel:
-    """The model that these options ask for: calibrated where a device was measured or can borrow, else ideal.
+    """Build the cost model of the options: calibrated if the device or a similar one was measured, else
+    ideal.
 
-    `cost` is a name, or a model of the user's own.
-    `efficiency` are shares of the roofline's rates, which need no calibration. InputError for options that
-    contradict each other, HardwareError for an engine that is not calibrated, and for measured kernels asked
-    for where there are none.
+    Args:
+        device: The device.
+        cost: A name, or a custom cost model.
+        engine: The engine of the kernels, with an optional version.
+        efficiency: Shares of the roofline's rates, which need no calibration.
+
+    Raises:
+        InputError: Two options contradict each other.
+        HardwareError: The engine has no calibration, or measured kernels are requested and there are none.
     """
     if isinstance(cost, str) and cost not in COSTS:
         cost = str(choice("cost", cost, tuple(COSTS)))
@@ -263,9 +264,10 @@ def model(
 
 
 def kernel_engine_names(device: Device, engine: str) -> tuple[str, Engine | None]:
-    """Whose kernels come first, and what runs them, if that is known: vllm of `vllm@0.12`, and vllm 0.12.
+    """The engine of the preferred kernels, and the engine that runs them: vllm for `vllm@0.12`, and vllm
+    0.12.
 
-    HardwareError for an engine that is neither calibrated nor bundled, nor a file.
+    HardwareError for an engine without calibration that is neither bundled nor a file.
     """
     name, at, version = engine.partition("@")
     own = device.calibration.engines if device.calibration else ()
@@ -302,13 +304,13 @@ def _calibrated(device: Device, engine: str | None) -> CalibratedModel:
 
 @lru_cache(maxsize=256)
 def _usual(device: Device) -> CalibratedModel:
-    """By the engine that the device's calibration names, which is no file."""
+    """The calibrated model with the default engine of the device's calibration."""
     return _run(device, None, *kernel_engine_names(device, first_engine(device) or ""))
 
 
 @lru_cache(maxsize=256)
 def _run(device: Device, engine: str | None, name: str, profile: Engine | None) -> CalibratedModel:
-    """By what an engine's file says, and not by its name, under which another may lie next time."""
+    """The calibrated model, cached by the contents of the engine file, which may change under one name."""
     check_families(device)
     own = engine_cpu(device, engine)
     if own or profile is None:

@@ -1,7 +1,7 @@
-"""The interface of cost models: `OpTime`, the time of an op, and `DeviceCostModel`, which makes it.
+"""The interface of cost models: `OpTime`, the time of an op, and `DeviceCostModel`, which builds it.
 
-An `OpTime` gives seconds at any point, the bound, the roofline below it, its basis and its error.
-`Roofline` is the op time that is the largest of some limits. A `DeviceCostModel` makes the op time of a
+An `OpTime` returns seconds at any point, the bound, the roofline below it, its basis and its error.
+`Roofline` is the op time that is the maximum of some limits. A `DeviceCostModel` builds the op time of a
 `Row` (`price`) and caches those of equal rows (`prices`).
 """
 
@@ -23,26 +23,28 @@ from llmir.ir.sizes.polynomial import Size, maximum
 
 
 class OpTime(Protocol):
-    """What a cost model makes of an op. Equal prices are equal at every point, and hash alike.
+    """The time of an op in a cost model. Equal op times are equal at every point, and have equal hashes.
 
-    It may say, as `sizes`, all that it asks a binding for: many points at which those are few are then quick.
-    Where it takes sequences of several kinds `apart`, a step takes the sum of what each kind takes.
+    `sizes` may list all sizes that it depends on, which makes many points with few distinct sizes fast. With
+    `apart`, sequences of several kinds are evaluated separately and summed.
     """
 
     apart: ClassVar[bool] = False
 
     @property
     def basis(self) -> Basis:
-        """What the time is made of."""
+        """The basis of the time."""
 
     @property
     def error(self) -> float | None:
-        """The mean relative error that is known of such times; None of a bound."""
+        """The known mean relative error of these times; None for a bound."""
         return None
 
     @property
     def lent(self) -> float:
-        """How much of the error is of borrowing: with that at home, the root of the sum of squares."""
+        """The part of the error from transfer; the root of the sum of squares with the part of the
+        calibration.
+        """
         return 0.0
 
     @property
@@ -51,15 +53,15 @@ class OpTime(Protocol):
         return 0.0
 
     def which(self, at: Binding, hidden: Number = 0.0) -> Number:
-        """The place of the price that holds there, where several make up this one; -1 of all together."""
+        """The index of the op time that applies, if there are several; -1 for all together."""
         return 0
 
     def held(self, which: Number) -> OpTime:
-        """The price that holds where `which` says so; itself where that is now one and now another."""
+        """The op time with an index; itself if the index differs between points."""
         return self
 
     def of(self, at: Binding, hidden: Number = 0.0) -> OpTime:
-        """The price that holds there."""
+        """The op time that applies at a point."""
         return self.held(self.which(at, hidden))
 
     @abstractmethod
@@ -80,7 +82,7 @@ class OpTime(Protocol):
 
     @abstractmethod
     def least(self, at: Binding) -> Number:
-        """Seconds of the roofline, below which no time goes."""
+        """Seconds of the roofline, a lower bound."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,6 @@ class Roofline(OpTime):
 
     @property
     def sizes(self) -> tuple[Size, ...]:
-        """What the limits are of."""
         return tuple(limit.amount for limit in self.limits)
 
     def times(self, at: Binding) -> list[Number]:
@@ -108,7 +109,7 @@ class Roofline(OpTime):
         return reduce(maximum, Roofline.times(self, at))
 
     def due(self, at: Binding, hidden: Number = 0.0) -> tuple[Number, Number]:
-        """The largest, and what it is a limit of; the first of equals."""
+        """The largest limit, with its bound; the first of equal ones."""
         time, *others = self.times(at)
         bound, *bounds = (BOUNDS.index(limit.bound) for limit in self.limits)
         for other, its in zip(others, bounds, strict=True):
@@ -117,12 +118,11 @@ class Roofline(OpTime):
 
 
 class DeviceCostModel(ABC):
-    """A cost model on one device; models are told apart by identity, and `model` gives each once.
+    """A cost model on one device. Models compare by identity, and `model` returns each once.
 
-    `engine` is the one that was asked for, of a model that knows engines; `host` what it adds to its kernels,
-    where that is known, and `host_error` the mean relative error of whole runs that it was not fitted to.
-    `runs` is the engine that the host is of, with its versions. The prices of a `symbolic` one take symbols.
-    Those of one that `asks` may depend on where a row stands: its name, its stage.
+    `engine` is the requested engine; `host` its CPU model, if known, and `host_error` the mean relative error
+    of held-out whole runs. `runs` is the engine of the CPU model with its versions. The op times of a
+    `symbolic` model accept symbols. Those of a model that `asks` may depend on the name and stage of a row.
     """
 
     device: Device
@@ -136,10 +136,10 @@ class DeviceCostModel(ABC):
 
     @abstractmethod
     def price(self, row: Row) -> OpTime:
-        """What the model makes of an op."""
+        """Estimate the time of an op."""
 
     def prices(self, rows: Sequence[Row]) -> tuple[OpTime, ...]:
-        """The price of each row, one of those that differ in where they stand."""
+        """Estimate the time of each row; rows that differ only in name and stage share one."""
         known = _known(self)
         if len(known) > _MAX_OP_TIMES:
             known.clear()
@@ -149,16 +149,16 @@ class DeviceCostModel(ABC):
         return tuple([known[row.op][1] for row in rows])
 
 
-_MAX_OP_TIMES = 1 << 14  # of a model, that are found again by `Row.op`
+_MAX_OP_TIMES = 1 << 14  # cached op times of a model, found by `Row.op`
 
 
 @lru_cache(maxsize=256)
 def _known(model: DeviceCostModel) -> dict[tuple[int, int], tuple[Row, OpTime]]:
-    """Prices of rows that are held, so that what tells them apart stays theirs."""
+    """The op times of rows; references to the rows keep their keys valid."""
     return {}
 
 
 @lru_cache(maxsize=1 << 12)
 def _op_time(model: DeviceCostModel, row: Row) -> OpTime:
-    """Of programs alike, such as those of a plan, most rows are equal."""
+    """Programs of a plan share most rows."""
     return model.price(row)

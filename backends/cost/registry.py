@@ -20,7 +20,7 @@ def cost_model(name: str) -> Callable[[Make], Make]:
 
 
 def model_source(model: Any) -> str:
-    """The name of a cost model, whose kernels it has, and the engine and version that runs them, if known."""
+    """The name of a cost model, the source of its kernels, and the engine and version, if known."""
     if model.name != "calibrated":
         return plain(model.name)
     host = model.runs or (model.engine if model.engine != model.kernels else "")

@@ -1,8 +1,8 @@
 """The roofline, with datasheet rates (`ideal`) or with shares of them (`efficiency`).
 
 `IdealModel`: no op is faster than its arithmetic at the peak rate or its bytes at full bandwidth. Launches
-cost nothing and collectives take the fastest route, so the time is a lower bound. A collective between
-nodes takes no less than one among as many ranks of one node. `limits(row)` lists what bounds an op.
+cost nothing and collectives take the fastest route, so the time is a lower bound. A collective between nodes
+takes at least as long as one among equally many ranks of one node. `limits(row)` lists the bounds of an op.
 
 `EfficiencyModel` scales the rates of compute, memory and links and adds seconds per launch.
 """
@@ -42,7 +42,7 @@ class IdealModel(DeviceCostModel):
     name = "ideal"
 
     def price(self, row: Row) -> Roofline:
-        """The limits that can decide: those that another one always exceeds are left out."""
+        """The limits that can apply; those that another one always exceeds are omitted."""
         kept: list[Limit] = []
         for limit in limits(self.device, row):
             if not any(limit.below(k) for k in kept):
@@ -51,7 +51,7 @@ class IdealModel(DeviceCostModel):
 
 
 def limits(device: Device, row: Row) -> tuple[Limit, ...]:
-    """What bounds an op: matrix unit, vector unit, memory and network, where it uses them."""
+    """The limits of an op: matrix unit, vector unit, memory and network, if it uses them."""
     done, name = row.work, row.work.dtype.name
     found = []
     if done.matrix:
@@ -67,7 +67,7 @@ def limits(device: Device, row: Row) -> tuple[Limit, ...]:
         ports = to_ports(done.payload, len(inside)) if nodes > 1 else done.payload
         if ports == done.payload:
             found.append(network_limit(device, done.pattern, done.payload, done.group))
-        else:  # each rank to those of other nodes in its place, which hand on what goes to several
+        else:  # each rank sends to its counterparts on other nodes, which forward shared data
             found.append(network_limit(device, done.pattern, ports, done.group[:: len(inside)]))
         if nodes > 1:
             one, ranks = one_node(device, done.ranks)

@@ -1,19 +1,20 @@
-"""Transfer of calibrations: whose kernels a device takes, how they change there, and the added error.
+"""Transfer of calibrations: the source of a device's kernels, their changes there, and the added error.
 
-Order of the file: the nearest measured GPUs (`transfer_sources`), the transfer of one kernel and its error
-(`transfer_to`, `device_error`), the search for a kernel of a family (`nearest_fit`, used by `calibrated`),
-and a device with symbolic rates (`symbolic_device`), for code that takes rates later, such as a page.
+Order of the file: the most similar measured GPUs (`transfer_sources`), the transfer of one kernel and its
+error (`transfer_to`, `device_error`), the search for a kernel of a family (`nearest_fit`, used by
+`calibrated`), and a device with symbolic rates (`symbolic_device`), for code that receives rates later, such
+as a page.
 
-Parameters that are ratios to a datasheet transfer unchanged, and times on a die are those of the nearest
-GPU. Three change with the chip, as each kernel states (`Kernel.moved`). The work of a multiprocessor
-outside its matrix unit takes as long as before if that unit is slower (H20 has H100's multiprocessors with
-a fifth of the matrix rate and loses little of its peak); if the unit is faster, the share stays. A power
-limit allows as many products per clock as on the source, which a slower unit may not need (H20: 400 W for
-148 TFLOP/s, H100: 700 W for 989). A decode block that runs alone draws the bytes per second that fit in
-flight, at any bandwidth.
+Parameters that are ratios to a datasheet transfer unchanged, and times on a die are those of the most similar
+GPU. Three change with the chip, as each kernel defines (`Kernel.moved`). The work of a multiprocessor outside
+its matrix unit takes as long as before if that unit is slower (H20 has H100's multiprocessors with a fifth of
+the matrix rate and loses little of its peak); if the unit is faster, the share stays. A power limit allows as
+many products per clock as on the source, which a slower unit may not need (H20: 400 W for 148 TFLOP/s, H100:
+700 W for 989). A decode block that runs alone reads the bytes per second that fit in flight, at any
+bandwidth.
 
-Datasheets of vendors are not equally near to what software reaches: AMD's products reach 0.3 to 0.5 of the
-matrix peak, NVIDIA's 0.7 (docs/results.md). Another vendor's kernels are scaled by that ratio.
+The ratio of software rates to datasheets differs by vendor: AMD's products reach 0.3 to 0.5 of the matrix
+peak, NVIDIA's 0.7 (docs/results.md). Another vendor's kernels are scaled by this ratio.
 """
 
 from __future__ import annotations
@@ -45,20 +46,20 @@ from llmir.ir.sizes.polynomial import maximum, minimum
 # Multiprocessors of a GPU at least (GeForce RTX 3050 laptop: 16). A TPU has one or two large cores.
 MIN_MULTIPROCESSORS = 16
 
-# A multiprocessor's matrix rate within this ratio: of one die, however many of them are enabled. Clocks of
+# Matrix rates per multiprocessor within this ratio: one die, with any number of them enabled. Clocks of
 # one die's products differ by up to 13% (H100's PCIe card and module); the nearest two dies of one
 # instruction set by 22% (L4 and L40S).
 DIE = 1.15
 
 
 def nearness(device: Device, other: Device) -> tuple[float, ...]:
-    """How far a measured GPU is from another, compared from left to right.
+    """The distance of a measured GPU from another, compared from left to right.
 
-    Another vendor's is farthest. Then kernels are compiled for an instruction set; then chips with memory in
-    stacks (HBM) are made for data centers and those with GDDR for graphics, whatever their generation is
-    called: of sm_120 with GDDR7, sm_89 with GDDR6 is nearer than sm_100 with HBM3e. Of other vendors' chips
-    those of its time are nearest, as the narrowest floats tell that both multiply. No rate tells, so that a
-    file with one raised has the same kernels.
+    A different vendor is farthest. Then kernels are compiled for an instruction set. Chips with stacked
+    memory (HBM) are made for data centers and those with GDDR for graphics, in any generation: for sm_120
+    with GDDR7, sm_89 with GDDR6 is nearer than sm_100 with HBM3e. Among chips of other vendors, those of its
+    time are nearest, identified by the smallest common float format. Rates do not count, so that a file with
+    a changed rate has the same kernels.
     """
     abroad = device.vendor != other.vendor
     return (
@@ -73,10 +74,10 @@ def nearness(device: Device, other: Device) -> tuple[float, ...]:
 
 @lru_cache(maxsize=1024)
 def relation(device: Device, other: Device) -> str:
-    """What two GPUs have in common, one of `hw.transfer.RELATIONS`.
+    """The relation of two GPUs, one of `hw.transfer.RELATIONS`.
 
-    Of one instruction set they are of one die where a multiprocessor's matrix unit is as fast: H200 and H100,
-    A30 and A100, but not H20, whose units are a fifth of H100's.
+    GPUs with one instruction set share a die if the matrix units of their multiprocessors are equally fast:
+    H200 and H100, A30 and A100, but not H20, with units a fifth as fast as H100's.
     """
     abroad, generations, technologies, *_ = nearness(device, other)
     if abroad or technologies or generations:
@@ -87,7 +88,7 @@ def relation(device: Device, other: Device) -> str:
 
 @lru_cache(maxsize=256)
 def transfer_sources(device: Device) -> tuple[Device, ...]:
-    """The measured bundled GPUs other than this one, the nearest first; a device that is no GPU has none."""
+    """The other measured bundled GPUs, the most similar first; empty for devices that are not GPUs."""
     if (device.multiprocessors or 0) < MIN_MULTIPROCESSORS:
         return ()
     others = (library.load(name) for name in library.calibrated_devices() if name != device.measured_as)
@@ -95,16 +96,18 @@ def transfer_sources(device: Device) -> tuple[Device, ...]:
 
 
 def devices_by_nearness(device: Device) -> Iterator[Device]:
-    """The device itself, then its relatives, whose files are read only if they are asked for."""
+    """The device itself, then similar ones; their files are read on demand."""
     yield device
     yield from transfer_sources(device)
 
 
 @lru_cache(maxsize=256)
 def calibration_source(device: Device) -> Device | None:
-    """Whose kernels are taken: the nearest device's with an engine's, its own if it was measured; or None.
+    """The device whose calibration is used: the device itself, or the most similar one with an engine; or
+    None.
 
-    `library_sources` names nearer GPUs on which a library alone was measured; its kernels come first.
+    `library_sources` lists more similar GPUs on which only a library was measured; its kernels take
+    precedence.
     """
     whole = (d for d in devices_by_nearness(device) if d.calibration and not d.calibration.partial)
     return next(whole, None)
@@ -146,23 +149,23 @@ def _generation(device: Device) -> int:
 
 
 class RateShares(NamedTuple):
-    """Shares of the datasheet's rates that products reach; of two devices, one's beside the other's."""
+    """The shares of the datasheet rates that products reach; or the ratio of two devices' shares."""
 
     matrix: float
     memory: float
 
 
 ALIKE = RateShares(1.0, 1.0)
-# Products by which vendors are compared, with the bits of both operands.
+# The products that compare vendors, with the bits of both operands.
 PRODUCTS = {"gemm_bf16": 16, "gemm_fp8": 8, "gemm_fp8_block": 8, "gemm_int8": 8}
 
 
 def transfer_to(
     kernel: Kernel, device: Device, other: Device, reached: RateShares = ALIKE, dtype: str = "bf16"
 ) -> Kernel:
-    """A kernel of `other` as it is on `device`, where it computes in this dtype.
+    """Transfer a kernel from `other` to `device`, for a dtype of its arithmetic.
 
-    `reached` says what products do there, beside other's.
+    `reached` is the ratio of the rates that products reach.
     """
     travel = KernelTransfer(device, other, dtype, reached.matrix, reached.memory)
     kind, values = type(kernel), kernel.moved(travel)
@@ -171,7 +174,7 @@ def transfer_to(
 
 
 def compute_dtype(family: str) -> str:
-    """The dtype of a family's products, as its name says.
+    """The dtype of a family's products, from its name.
 
     >>> compute_dtype("gemm_fp8_block"), compute_dtype("gemm_int8_weights"), compute_dtype("moe_nvfp4")
     ('fp8', 'bf16', 'fp4')
@@ -195,9 +198,9 @@ def reached_rates(kernel: GemmKernel, device: Device, family: str) -> RateShares
 
 @lru_cache(maxsize=4096)
 def device_error(device: Device, other: Device, family: str) -> float:
-    """What a kernel of `other` is more off on `device`: a mean relative error; 0 of its own.
+    """The additional mean relative error of a kernel of `other` on `device`; 0 on the same device.
 
-    Of a device whose file states other rates than it was measured with, as of one of the same die.
+    A device file with other rates than those of the measured device counts as the same die.
     """
     if device == other:
         home = measured_device(device, family)
@@ -206,10 +209,10 @@ def device_error(device: Device, other: Device, family: str) -> float:
 
 
 def rate_error(device: Device, other: Device, family: str) -> float:
-    """What of that no whole run has in it, where the two have one chip: by rates that its file states alone.
+    """The part of this error that whole runs do not cover, if both have one chip: for rates set in its file.
 
-    Runs were of devices as they are, and of those that differ in memory; a file may state what is no longer
-    of one die.
+    Whole runs covered devices as they are, and devices that differ in memory; a file may set rates of another
+    die.
     """
     if device == other:
         return device_error(device, other, family)
@@ -219,9 +222,9 @@ def rate_error(device: Device, other: Device, family: str) -> float:
 
 
 def measured_device(device: Device, family: str) -> Device | None:
-    """The bundled device that a kernel was measured on, where a file that extends it states other rates.
+    """The bundled device on which a kernel was measured, if a file that extends it sets other rates.
 
-    Of links for collectives, and for all else of the chip and its memory.
+    For collectives the rates of links count, for all other kernels those of the chip and its memory.
     """
     if device.own_calibration or not device.measured_as:
         return None
@@ -234,7 +237,7 @@ def measured_device(device: Device, family: str) -> Device | None:
 
 
 def engine_error(family: str) -> float:
-    """What another engine's kernel is more off than the engine's own."""
+    """The additional error of another engine's kernel."""
     return _error_of(transfer.ENGINE, family)
 
 
@@ -245,7 +248,7 @@ def _error_of(relation: str, family: str) -> float:
 
 
 def combine_errors(*errors: float) -> float:
-    """Of errors that know nothing of each other: the root of the sum of their squares.
+    """Combine independent errors: the root of the sum of their squares.
 
     >>> combine_errors(0.03, 0.04), combine_errors(0.1, 0.0)
     (0.05, 0.1)
@@ -258,7 +261,7 @@ def combine_errors(*errors: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class KernelFit:
-    """A kernel and what it was fitted on: `device` is the one that was measured."""
+    """A kernel with its calibration; `device` is the measured device."""
 
     family: str
     kernel: Kernel
@@ -269,10 +272,10 @@ class KernelFit:
 
 @lru_cache(maxsize=1024)
 def basis(device: Device, family: str, engine: str | None = None) -> KernelFit | None:
-    """The kernels of a family on a device, by its own calibration or else the nearest relative's; or None.
+    """The kernel of a family on a device, from its own calibration or the most similar device's; or None.
 
-    `engine` None is the device's first one; `sglang-triton` is sglang with its kernel triton. What an engine
-    lacks it borrows from the others, in the order of the file; from those of years ago last of all.
+    `engine` None is the device's default; `sglang-triton` is sglang with its kernel triton. Kernels that an
+    engine lacks are transferred from the others, in the order of the file, and from outdated ones last.
     """
     fits = (_fit_of(d, family, engine, last) for last in ((), DATED) for d in devices_by_nearness(device))
     found = next(filter(None, fits), None)
@@ -280,7 +283,7 @@ def basis(device: Device, family: str, engine: str | None = None) -> KernelFit |
 
 
 def transfer_kernel(fit: KernelFit, device: Device) -> KernelFit:
-    """The kernel as it is on that device, if it was fitted on another."""
+    """The kernel on a device, transferred if it was fitted on another."""
     if fit.device == device:
         return fit
     reach = _reach(device, fit.device)
@@ -295,16 +298,16 @@ def check_families(device: Device) -> None:
 
 
 def first_engine(device: Device) -> str | None:
-    """The engine to take where none is named; None where there are no kernels to take."""
+    """The default engine; None without kernels."""
     whose = calibration_source(device)
     return whose.calibration.engine if whose and whose.calibration else None
 
 
 @lru_cache(maxsize=256)
 def kernel_sources(device: Device) -> tuple[str, ...]:
-    """Names of engines, and of kernels of theirs, that the device's calibration or a relative's has.
+    """The engines, and variants of their kernels, in the calibrations of the device or similar ones.
 
-    The first is the default one; there are none where the device can borrow nothing.
+    The first is the default; empty if nothing can be transferred.
     """
     known = [d.calibration for d in devices_by_nearness(device) if d.calibration]
     firsts = (calibration.engine for calibration in known if not calibration.partial)
@@ -313,9 +316,9 @@ def kernel_sources(device: Device) -> tuple[str, ...]:
 
 
 def nearest_fit(device: Device, families: Sequence[str], engine: str | None = None) -> KernelFit | None:
-    """The fit of the first of these families that there is; the last stands in for the others.
+    """The fit of the first available family; the last family substitutes for the others.
 
-    Before another engine's kernel for the first, the engine's own for one of the others is taken.
+    The engine's own kernel for a later family precedes another engine's kernel for the first.
     """
     found = [b for family in families if (b := basis(device, family, engine))]
     own = (b for b in found if b.family != families[-1] and b.engine in (engine, kernel_engine(engine or "")))
@@ -325,7 +328,7 @@ def nearest_fit(device: Device, families: Sequence[str], engine: str | None = No
 def _fit_of(
     device: Device, family: str, engine: str | None, dated: Sequence[str] = DATED
 ) -> KernelFit | None:
-    """The engine's own, else of the device's others; of those of years ago these `dated` ones alone."""
+    """The engine's kernel, else another engine's on the device; of outdated ones only those in `dated`."""
     if device.calibration is None:
         return None
     engines, family = device.calibration.engines, device_family(family, device)
@@ -340,11 +343,11 @@ def _fit_of(
 
 @lru_cache(maxsize=256)
 def _reach(device: Device, other: Device) -> RateShares:
-    """How near products come to the datasheet on the device, or the nearest of its vendor, beside `other`.
+    """The ratio of reached datasheet shares of the device (or the most similar one of its vendor) to `other`.
 
-    Both as they were measured: a file that extends another's may state other rates.
+    Both as measured, because a file that extends another may set other rates.
     """
-    from statistics import geometric_mean  # which is slow to import
+    from statistics import geometric_mean  # slow to import
 
     home = next((d for d in devices_by_nearness(device) if d.vendor == device.vendor and d.calibration), None)
     if device.vendor == other.vendor or home is None:
@@ -365,7 +368,7 @@ def _reach(device: Device, other: Device) -> RateShares:
 
 
 def device_family(family: str, device: Device) -> str:
-    """The family on this device: a CPU has kernels of its own, and so has CDNA (of gfx9)."""
+    """The family on this device: CPUs have separate kernels, and so has CDNA (from gfx9)."""
     kind = "cpu" if device.cores else "cdna" if device.isa.startswith("gfx9") else ""
     return f"{kind}_{family}" if f"{kind}_{family}" in KERNELS.own() else family
 
@@ -380,7 +383,7 @@ def kernel_engine(engine: str) -> str:
 
 
 def engine_cpu(device: Device, engine: str | None = None) -> tuple[EngineCpu, float] | None:
-    """What an engine adds to its kernels on this very device, where its file says so, and its error."""
+    """The fitted engine CPU time in the device's own file, and its error."""
     calibration = device.calibration
     if calibration is None or (engine and engine not in calibration.engines):
         return None
@@ -404,7 +407,7 @@ TERA, GIGA = 1e12, 1e9
 
 
 class DatasheetRate(NamedTuple):
-    """One rate: its key in the device's file, the factor from the unit there to SI, and what it is."""
+    """One rate: its key in the device file, the factor from its unit to SI, and its value."""
 
     key: str
     unit: float
@@ -412,7 +415,7 @@ class DatasheetRate(NamedTuple):
 
 
 def rates(device: Device) -> Iterator[DatasheetRate]:
-    """Those that a device's file says: peaks, bandwidth, links."""
+    """The rates in a device file: peaks, bandwidth, links."""
     for group, peaks in (("matrix", device.matrix_flops), ("vector", device.vector_flops)):
         yield from (DatasheetRate(f"{group}_tflops.{name}", TERA, peak) for name, peak in peaks.items())
     yield DatasheetRate("memory_GBps", GIGA, device.memory_Bps)
@@ -453,10 +456,10 @@ def symbolic_device(device: Device) -> Device:
 
 
 class CalibrationSource(NamedTuple):
-    """A device whose kernels another takes, its `own` or a relative's: of one die, if peaks are nearly equal.
+    """The device of the calibration, itself (`own`) or a similar one; of one die if peaks are nearly equal.
 
-    That of `key` is `usual`, and as many multiprocessors of the relative have `alike`. `others` is the device
-    at other rates: of that die, and of another.
+    `usual` is the value of `key`, and `alike` the value for equal multiprocessors of the other device.
+    `others` is the device at other rates: on this die, and on another.
     """
 
     key: str
@@ -468,7 +471,7 @@ class CalibrationSource(NamedTuple):
 
 @lru_cache(maxsize=64)
 def transfer_source(device: Device) -> CalibrationSource | None:
-    """The one whose kernels a device takes, if its rates decide how near the two are."""
+    """The calibration source of a device, if its rates determine the similarity."""
     own = device.own_calibration is None and device.calibration is not None
     other = library.load(device.measured_as) if own else calibration_source(device)
     if other is None or relation(device, other) not in (SAME_DIE, SAME_SM):

@@ -135,7 +135,7 @@ def sections(largest: LargestLoad) -> list[Section]:
 
 @exporter("csv", ".csv", of=LargestLoad)
 def to_csv(largest: LargestLoad) -> str:
-    """A line for each limit of each answer, in SI units."""
+    """One line for each limit of each answer, in SI units."""
     found: list[dict[str, Any]] = []
     for answer in largest.answers.values():
         of = {"answer": answer.what, "answer_most": answer.most}
@@ -159,7 +159,7 @@ def misses(largest: LargestLoad) -> list[str]:
 
 
 def transfer_lines(found: CacheTransfer) -> list[tuple[str, str]]:
-    """What is sent, over what, and how long it takes."""
+    """The payload, the link, and the time."""
     many = f"{found.batch:,} sequence{'s' if found.batch > 1 else ''} of {found.prompt:,} tokens"
     each = f"{units.bytes(found.rank_bytes)} on each of {found.ranks}, which send at once"
     reached = found.rank_bytes / found.time_s if found.time_s else 0.0
@@ -181,7 +181,7 @@ def transfer(found: CacheTransfer) -> list[Section]:
 
 # Memory of a device
 
-# What the share is a share of, by the engine's rule, and where activations lie.
+# The basis of the share in the engine's rule, and the place of activations.
 WHOLE = {
     None: "physical memory",
     "physical": "physical memory",
@@ -193,7 +193,7 @@ RANKS = "contexts, buffers of collectives"
 
 @table.table_of(of=MemoryBreakdown)
 def shown(of: MemoryBreakdown) -> RenderableType:
-    """A line a term, in GiB as logs have them."""
+    """One line per term, in GiB as in the logs of engines."""
     from rich.padding import Padding
     from rich.text import Text
 
@@ -231,7 +231,7 @@ def memory_lines(of: MemoryBreakdown) -> list[tuple[str, str, str]]:
 
 
 def _concurrency(of: MemoryBreakdown) -> str:
-    """What vLLM logs."""
+    """The value in vLLM's log."""
     assert of.max_concurrency is not None, "an engine logs it"
     fewer = of.max_concurrency < 0.99 * of.max_requests
     counted = ", which counts windows with all tokens in flight" if fewer else ""
@@ -245,14 +245,14 @@ def requests(of: MemoryBreakdown) -> str:
 
 
 def _rest(of: MemoryBreakdown) -> str:
-    """What is left for caches, or how much is missing."""
+    """The memory for caches, or the missing memory."""
     held = of.weight_bytes + (of.activation_bytes + of.overhead_bytes if of.rule != "static" else 0)
     missing = held - of.usable_bytes
     return "the rest" if missing < 0 else f"nothing is left, {_gib(missing)} are missing"
 
 
 def _unlike(of: MemoryBreakdown) -> str:
-    """Why there are not as many requests as tokens of cache divided by their length."""
+    """The reason why fewer requests fit than cache tokens divided by their length."""
     if not of.engine:
         return ", all read in one step"
     return "" if of.keeps_all else ", by what windows and states keep"

@@ -78,7 +78,7 @@ def _bundled(rows: list[dict[str, Any]]) -> RenderableType:
 
 
 def _kernels(rows: list[dict[str, Any]]) -> RenderableType:
-    """Whose kernels a time is of: the few devices that were measured, and who borrows from each."""
+    """The measured devices, and the devices to which the calibration of each is transferred."""
     shown = table.columns(("kernels of", "are taken for"))
     for source in sorted({row["kernels_of"] for row in rows}, key=lambda name: name or "~"):
         users = [row["name"] for row in rows if row["kernels_of"] == source]
@@ -88,7 +88,7 @@ def _kernels(rows: list[dict[str, Any]]) -> RenderableType:
 
 
 def _libraries(rows: list[dict[str, Any]]) -> str:
-    """Who takes the kernels of a library before those, and where it was measured."""
+    """The devices that prefer the kernels of a library, and the device of its measurements."""
     lent = [row for row in rows if row["library_kernels_of"]]
     users = ", ".join(row["name"] for row in lent)
     measured = sorted({name for row in lent for name in row["library_kernels_of"].split(", ")})
@@ -155,7 +155,7 @@ def _numbers(device: Device) -> list[dict[str, Any]]:
 
 
 def _calibrated(device: Device) -> Iterator[dict[str, Any]]:
-    """How far off each calibrated family of kernels is, in the mean, on shapes it was not fitted to."""
+    """The mean error of each calibrated kernel family on held-out shapes."""
     for engine, families in device.calibration.engines.items() if device.calibration else ():
         for family, fitted in families.items():
             source = f"{fitted.origin}, {fitted.rows:,} rows{_JUDGED}"
@@ -199,7 +199,7 @@ def _device(device: Device, rows: list[dict[str, Any]]) -> RenderableType:
 
 
 def _whose(device: Device) -> str:
-    """Whose kernels its times are of."""
+    """The source of the device's kernels."""
     kernels = calibration_source(device)
     if kernels is None:
         return f"Times are the roofline's: {roofline_reason(device)}."
@@ -246,7 +246,7 @@ def passes(default: str, engines: Mapping[str, str]) -> Rows:
 
 
 def ops(name: str | None = None) -> Rows:
-    """A row for each op; of one, all that its class says. InputError if there is none of that name."""
+    """A row for each op; with a name, all facts about one op. InputError for an unknown name."""
     if name is not None and name not in OPS:
         raise InputError(f"op {name!r} does not exist; there are {', '.join(OPS)}{suggest(name, OPS)}")
     found = [describe_op(OPS[name])] if name else [describe_op(kind) for kind in OPS.values()]
@@ -255,13 +255,13 @@ def ops(name: str | None = None) -> Rows:
 
 
 def _option(option: Mapping[str, Any]) -> str:
-    """`tp: int = 1`, or `tp: int` for what must be given."""
+    """An option such as `tp: int = 1`, or `tp: int` if it is required."""
     default = "" if option["required"] else f" = {option['default']!r}"
     return f"{option['name']}: {option['type']}{default}"
 
 
 def _attribute(attribute: Mapping[str, Any]) -> str:
-    """`eps: float = 1e-06`, or `einsum: str` for what must be given."""
+    """An attribute such as `eps: float = 1e-06`, or `einsum: str` if it is required."""
     return _option({"required": "default" not in attribute, **attribute})
 
 
@@ -286,7 +286,7 @@ HEADINGS = ("block", "weight", "dtype", "layers", "× params", "× bytes", "para
 
 
 def weight_table(program: Program) -> Table:
-    """A row a kind, of a layer and in all; they add up to the last."""
+    """A row per kind of weight, per layer and in total, with the sum in the last row."""
     rows = weights(program)
     whole = sum(w.bytes for w in rows)
     shown = columns(HEADINGS, HEADINGS[3:], gap=1)

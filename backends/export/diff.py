@@ -40,11 +40,11 @@ LEGEND = (
     "–: it is not there. =: it is as before.",
 )
 _SWAPPED = str.maketrans("_-", "-_")  # `wrap` breaks lines at -
-_WIDTH = 20  # of the names; the columns beside them are 60 wide at most
+_WIDTH = 20  # of the names; the other columns are at most 60 wide
 
 
 def signed(pair: FigurePair, unit: Any) -> str:
-    """By how much a figure grew, with its sign."""
+    """The change of a value, with its sign."""
     grown = pair.delta
     if grown is None:
         return "–"
@@ -52,7 +52,7 @@ def signed(pair: FigurePair, unit: Any) -> str:
 
 
 def share(pair: FigurePair) -> str:
-    """How much of the figure before that is.
+    """The relative change of a value.
 
     >>> share(FigurePair(4, 1)), share(FigurePair(2, 2)), share(FigurePair(1, 1.5)), share(FigurePair(2, 9))
     ('-75%', '=', '+50%', '4.50×')
@@ -95,7 +95,7 @@ def ordered(step: StepDiff) -> list[tuple[tuple[str, str], list[Change]]]:
 
 
 def cells(change: Change) -> tuple[str, ...]:
-    """The figures of a change, as `HEADINGS` has them."""
+    """The values of a change, in the order of `HEADINGS`."""
     time = change.figure("time_s")
     shown = [
         units.time(t) if parts else "–" for t, parts in zip(time, (change.before, change.after), strict=True)
@@ -111,7 +111,7 @@ def _deltas(figure: Any) -> Iterator[str]:
 
 
 def same(step: StepDiff) -> tuple[str, ...]:
-    """The line of what is as it was."""
+    """The line for unchanged ops."""
     time = units.time(sum(float(p.time_s) for p in step.same))
     ops = f"{len(step.same)} {'op' if len(step.same) == 1 else 'ops'} as before"
     return (ops, time, time, *("=",) * 4)
@@ -130,7 +130,7 @@ def _figure(label: str, pair: FigurePair, unit: Any) -> tuple[str, ...]:
 
 
 def answer_rows(diff: WorkloadDiff) -> list[tuple[str, ...]]:
-    """What a user sees of two workloads: before, after, by how much."""
+    """The latencies and rates of two workloads: before, after, change."""
     rate = diff.total("output_tokens_per_s")
     shown = {"output_tokens_per_s": units.digits, "in_flight": lambda n: f"{n:,}"}
     served = [_figure(row.label, row.pair, shown.get(row.name, units.time)) for row in diff.served]
@@ -147,7 +147,7 @@ def answer_rows(diff: WorkloadDiff) -> list[tuple[str, ...]]:
 
 
 def head_lines(diff: WorkloadDiff) -> list[tuple[str, str]]:
-    """What is compared."""
+    """The two sides of the comparison."""
     sides = (("before", diff.before), ("after", diff.after))
     passes = [f", {p}" if p else ", no passes" for p in diff.pipelines or ()] or ["", ""]
     on = [wording.model_on_devices(w) for _, w in sides]
@@ -158,13 +158,13 @@ def head_lines(diff: WorkloadDiff) -> list[tuple[str, str]]:
 
 
 def _load(w: Workload) -> str:
-    """What is asked of a side, and the budget of its steps where it acts."""
+    """The requests of a side, and the token budget of its steps if it applies."""
     sizes = [f"{name} {n:,}" for name, n in w.asked.items() if n and name != "chunk"]
     return ", ".join((*sizes, *filter(None, [wording.chunk_budget(w)])))
 
 
 def memory_rows(step: StepDiff) -> str:
-    """What the whole steps hold at their fullest."""
+    """The peak memory of the whole steps."""
     peak, transient = step.total("peak_memory_bytes"), step.total("activation_peak_bytes")
 
     def both(pair: FigurePair) -> str:
@@ -175,7 +175,7 @@ def memory_rows(step: StepDiff) -> str:
 
 
 def phase_title(diff: WorkloadDiff, name: str, step: StepDiff) -> str:
-    """What a phase does, in one of its steps."""
+    """The work of a phase in one step."""
     does = dict.fromkeys(wording.step_title(r) for r in (step.before, step.after))
     of = ""
     if name == "prefill" and (steps := wording.prefill_steps(diff.before)) > 1:
@@ -187,7 +187,7 @@ def phase_title(diff: WorkloadDiff, name: str, step: StepDiff) -> str:
 
 @table.table_of(of=WorkloadDiff)
 def workload(diff: WorkloadDiff) -> Group:
-    """The whole difference: what it gives a user, and where it comes from."""
+    """The whole comparison: latencies and rates, and the ops behind them."""
     from rich.console import Group
     from rich.text import Text
 
@@ -247,12 +247,12 @@ def _rows(shown: Table, change: Change, indent: str) -> None:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """Lines of names; a long one goes on after one of its `_`."""
+    """Wrap names into lines; a long name continues after one of its `_`."""
     return [line.translate(_SWAPPED) for line in wrap(text.translate(_SWAPPED), width)]
 
 
 def flat_table(step: StepDiff) -> tuple[tuple[str, ...], list[tuple[str, ...]], range]:
-    """Headings, rows and the numeric columns of a table whose rows say all, with the total last."""
+    """Headings, rows and numeric columns of a flat table, with the total last."""
     rows = []
     for (inside, often), changes in ordered(step):
         for c in changes:

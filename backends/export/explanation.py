@@ -1,7 +1,7 @@
 """Explanation, conservation and sensitivity reports as text for a terminal.
 
 `render_explanation` prints an op in the order of its derivation, `render_conservation` the sums over ranks
-and what is replicated, and `render_sensitivity` one line per resource with its savings.
+and the replicated terms, and `render_sensitivity` one line per resource with its savings.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LONG = re.compile(r"\d+\.\d{3,}(e[+-]?\d+)?|\d+e[+-]?\d+|\d{6,}\.\d+")  # const
 
 @table.table_of(of=Explanation)
 def render_explanation(e: Explanation) -> RenderableType:
-    """All of it, in the order in which one would work it out."""
+    """The whole explanation, in the order of derivation."""
     phase = e.phase
 
     def title(text: str) -> RenderableType:
@@ -64,7 +64,7 @@ def render_explanation(e: Explanation) -> RenderableType:
 
 
 def _overhead(e: Explanation) -> RenderableType:
-    """What makes up the time of a row that is no op."""
+    """The terms of a row that is not an op."""
     rows = [(t.what, t.says, f"= {units.time(t.time_s)}") for t in e.terms]
     name, last, first = e.name.rpartition(".")[2], e.terms[-1].what, e.terms[0].what
     rows.append((name, f"{last} less {first}", f"= {units.time(e.time_s)}"))
@@ -215,12 +215,12 @@ def _total_cells(what: str, total: ConservationTotal) -> list[str]:
 
 # Sensitivity
 
-OPS = 3  # of those that save most
+OPS = 3  # with the largest savings
 
 
 @table.table_of(of=Sensitivity)
 def render_sensitivity(of: Sensitivity) -> RenderableType:
-    """A line a resource: what there is, what more of it saves of each phase's step, and in which ops."""
+    """One line per resource: its value, the saving in each phase's step, and the ops with the most."""
     from rich.padding import Padding
     from rich.text import Text
 

@@ -1,7 +1,7 @@
-"""Write files atomically: a reader sees the whole file or none of it, after a crash too.
+"""Write files atomically: a reader sees the whole file or none of it, even after a crash.
 
-A file is written in a temporary folder beside its target, flushed to the disk, and renamed. The folder is
-locked as long as its process lives, so that the next writer can remove what a killed process left.
+A file is written in a temporary folder next to its target, flushed to the disk, and renamed. The folder is
+locked while its process runs, so that the next writer can remove the folder of a killed process.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ except ModuleNotFoundError:  # Windows has no advisory locks: writers do not wai
     fcntl = None  # type: ignore[assignment]  # a name of a module
 
 _STAGING = ".llmir-staging-"
-_NO_LOCKS = -1  # in place of a lock, where the system or the file system has none
+_NO_LOCKS = -1  # the descriptor if the system or the file system has no locks
 _LOG = logging.getLogger("llmir")
 
 
 def check_writable(path: str | os.PathLike[str]) -> Path:
     """The file that writing to `path` replaces.
 
-    `OutputError` if it cannot be written, `InputError` if it is no path.
+    OutputError if it cannot be written, InputError if it is not a path.
     """
     path = arguments.path("path", path)
     shown = plain(os.fspath(path), limit=1000)
@@ -42,7 +42,7 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
         if not target.parent.is_dir():
             raise OutputError(f"{shown}: there is no folder {plain(str(target.parent), limit=1000)}")
         needed = [(target, os.W_OK)] if target.exists() else []
-        if not _is_device(target):  # which is written in place
+        if not _is_device(target):  # devices are written in place
             needed.append((target.parent, os.W_OK | os.X_OK))
         writable = all(os.access(p, how) for p, how in needed)
     except (OSError, ValueError) as error:  # a name too long, or with a NUL
@@ -88,7 +88,7 @@ def check_folder(folder: str | os.PathLike[str], names: Iterable[str], inputs: I
 
 
 def write_folder(folder: str | os.PathLike[str], files: Mapping[str, str]) -> None:
-    """Write files into a folder, which is created if it is missing; a failure leaves no new file there."""
+    """Write files into a folder, which is created if missing; a failure leaves no new file."""
     target, shown = Path(os.path.realpath(folder)), plain(os.fspath(folder), limit=1000)
     made, written = not target.exists(), list[Path]()
     try:
@@ -122,7 +122,7 @@ def move(file: Path, target: Path) -> None:
 
 @contextmanager
 def staging(folder: Path) -> Iterator[Path]:
-    """A temporary folder in `folder`; those of processes that were killed are removed first."""
+    """A temporary folder in `folder`; folders of killed processes are removed first."""
     for left in folder.glob(f"{_STAGING}*"):
         with suppress(PermissionError):  # of another user
             if (lock := _locked(left)) is not None:
@@ -142,7 +142,7 @@ def staging(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder, made if missing; wait as long as another process or thread holds it."""
+    """Lock a folder, created if missing; wait while another process or thread has the lock."""
     lock = None
     while lock is None:
         folder.mkdir(exist_ok=True)
@@ -157,9 +157,9 @@ def exclusive(folder: Path) -> Iterator[None]:
 
 
 def _locked(folder: Path, *, wait: bool = False) -> int | None:
-    """The descriptor that holds the lock of a folder; None if it is taken, or the folder is gone.
+    """The descriptor with the lock of a folder; None if it is taken, or the folder is gone.
 
-    `_NO_LOCKS` where there are no locks. OSError for a folder that may not be read.
+    `_NO_LOCKS` without support for locks. OSError for an unreadable folder.
     """
     if fcntl is None:
         return _NO_LOCKS
@@ -173,7 +173,7 @@ def _locked(folder: Path, *, wait: bool = False) -> int | None:
             return lock
     except (BlockingIOError, FileNotFoundError):
         pass
-    except OSError:  # of a file system without locks
+    except OSError:  # a file system without locks
         os.close(lock)
         return _NO_LOCKS
     os.close(lock)

@@ -34,7 +34,7 @@ def to_csv(rows: Sequence[Mapping[str, object]]) -> str:
 
 
 def to_markdown(headings: Sequence[str], rows: Iterable[Sequence[object]], right: Iterable[int] = ()) -> str:
-    """A Markdown table; columns `right` hold numbers. Cells are text, whatever is in them."""
+    """A Markdown table; columns `right` contain numbers. Cells are escaped text."""
     numeric = set(right)
     lines = [[md(c) for c in row] for row in (headings, *rows)]
     widths = [max(3, *(len(line[i]) for line in lines)) for i in range(len(headings))]

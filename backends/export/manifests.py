@@ -1,7 +1,7 @@
 """Files that start a plan: a script, Compose, Kubernetes or Dynamo, and the benchmark that verifies it.
 
-`manifest` is one text that starts the replicas, with comments on what was estimated; `launch_files` has it
-with the benchmark, by file name. Commands and flags are those of `search.launch`.
+`manifest` is one text that starts the replicas, with comments on the estimate; `launch_files` adds the
+benchmark, by file name. Commands and flags are those of `search.launch`.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from llmir.hw.engine import number
 from . import units, wording
 
 SCRIPT, BENCHMARK = "serve.sh", "benchmark.sh"
-PORT = 8000  # of the address that answers for all replicas
+PORT = 8000  # of the address in front of all replicas
 NAMES = {"compose": "compose.yaml", "k8s": "kubernetes.yaml", "dynamo": "dynamo.yaml"}
 
 
 class Checkpoint(NamedTuple):
-    """What an engine loads: an id on Hugging Face's hub or a `folder`, and a note for the user."""
+    """The checkpoint of an engine: an id on Hugging Face's hub or a `folder`, and a note for the user."""
 
     id: str
     note: str = ""
@@ -56,16 +56,16 @@ def file_names(emit: str) -> tuple[str, str]:
 def launch_files(
     candidate: Candidate, emit: str, model: Checkpoint, draft: Checkpoint | None = None
 ) -> dict[str, str]:
-    """The files of a plan by name: what starts it, and the benchmark that verifies it.
+    """The files of a plan by name: the start script, and the benchmark that verifies the plan.
 
-    InputError for what cannot be launched (`search.launch.check_launch`).
+    InputError if it cannot be launched (`search.launch.check_launch`).
     """
     first, second = file_names(emit)
     return {first: manifest(candidate, emit, model, draft), second: benchmark_script(candidate, emit, model)}
 
 
 def manifest(candidate: Candidate, emit: str, model: Checkpoint, draft: Checkpoint | None = None) -> str:
-    """What starts the replicas of a plan: a script for one of them, or a file for containers of all."""
+    """The file that starts the replicas of a plan: a script for one, or a container file for all."""
     for each in (model, draft):
         check_checkpoint(emit, each)
     if isinstance(candidate, PoolCandidate):
@@ -164,7 +164,7 @@ def _pool_manifest(
 
 
 def _pool_script(candidate: PoolCandidate, commands: Mapping[str, LaunchCommand]) -> str:
-    """A script whose argument is what it starts."""
+    """A script with an argument that selects the server to start."""
     engine = commands[DECODE].engine
     launcher, environment = LAUNCHERS[engine], POOL_FLAGS[engine].environment
     router, remarks = _POOL_ROUTERS[engine]
@@ -200,8 +200,8 @@ def _addresses(name: str, part: str = "") -> str:
     return _PARTS.format(name=name, part=part)
 
 
-_HOST, _AFTER = "%:*", "##*:"  # what a shell leaves of HOST:PORT
-# What routes requests to prefill and decode servers in turn, and where it is documented.
+_HOST, _AFTER = "%:*", "##*:"  # shell expansions of HOST:PORT
+# Routers to prefill and decode servers, and their documentation.
 _POOL_ROUTERS: Mapping[str, tuple[str, list[str]]] = {
     "vllm": (
         " \\\n  ".join(
@@ -269,7 +269,7 @@ def benchmark(candidate: Candidate, emit: str, model: Checkpoint) -> tuple[list[
         return [], [f"# benchmark: none is known of {runs.name} {release}; {source}, is of {since}"]
     port = PORT if whole else LAUNCHERS[runs.name].port
     first, *rest = words
-    if emit == "dynamo":  # whose frontend has the API of OpenAI alone
+    if emit == "dynamo":  # its frontend has only the OpenAI API
         first = first.replace("--backend sglang", "--backend sglang-oai")
     common = [f"--model {shlex.quote(model.id)}", f"--host 127.0.0.1 --port {port}"]
     remarks = [f"# flags of the benchmark: {source}", *_differences(traffic)]
@@ -291,7 +291,7 @@ def _differences(traffic: Traffic) -> list[str]:
 
 
 def benchmark_script(candidate: Candidate, emit: str, model: Checkpoint) -> str:
-    """The benchmark as a script of its own."""
+    """The benchmark as a separate script."""
     words, remarks = benchmark(candidate, emit, model)
     whole = emit in CONTAINERS or candidate.replicas == 1 or isinstance(candidate, PoolCandidate)
     what = "the plan" if whole else "one replica"
@@ -299,7 +299,7 @@ def benchmark_script(candidate: Candidate, emit: str, model: Checkpoint) -> str:
     return "\n".join([*head, " \\\n  ".join(words)]) + "\n"
 
 
-Client = tuple[list[str], str, str]  # words without model and address, since which release, where it says so
+Client = tuple[list[str], str, str]  # words without model and address, the first release, the source
 
 
 def _rate(traffic: Traffic, share: int) -> str:
@@ -308,7 +308,7 @@ def _rate(traffic: Traffic, share: int) -> str:
 
 
 def _random(traffic: Traffic) -> str:
-    """Lengths as vLLM and TensorRT-LLM take them; all prompts begin with what is cached."""
+    """Lengths in the flags of vLLM and TensorRT-LLM; all prompts begin with the cached tokens."""
     prefix = f"--random-prefix-len {traffic.cached} " if traffic.cached else ""
     lengths = f"--random-input-len {traffic.read - traffic.cached} --random-output-len {traffic.answer}"
     return f"--dataset-name random {prefix}{lengths} --ignore-eos"
@@ -361,8 +361,8 @@ _CLIENTS: Mapping[str, Callable[[Traffic, int], Client]] = {
 
 # Containers
 
-Documents = tuple[list[str], list[dict[str, Any]]]  # further comments, and the documents of a file
-_CACHE = "/root/.cache/huggingface"  # in the containers, whose images run as root
+Documents = tuple[list[str], list[dict[str, Any]]]  # additional comments, and the documents of a file
+_CACHE = "/root/.cache/huggingface"  # in the containers, which run as root
 _FOLDER = "/options"
 _TOKEN = "hf-token"  # the secret with the token of the hub, HF_TOKEN
 
@@ -529,7 +529,7 @@ def _dynamo_pools(
 
 def _worker(candidate: Candidate, command: LaunchCommand, model: Checkpoint) -> dict[str, Any]:
     """The workers of a structure."""
-    start = len(shlex.split(LAUNCHERS[command.engine].command)) - 1  # what comes before the model
+    start = len(shlex.split(LAUNCHERS[command.engine].command)) - 1  # the words before the model
     named = [{"vllm": "--model", "sglang": "--model-path"}[command.engine], model.id]
     container = {
         "image": _dynamo_image(command),

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 # Pareto front in characters
 
 WIDTH, HEIGHT = 66, 9
-MARKS = "○◇□△▽◁▷"  # of the devices, in their order
+MARKS = "○◇□△▽◁▷"  # of the devices, in order
 BEST = "✓"
 
 
@@ -212,7 +212,9 @@ def _laid(candidate: Candidate) -> str:
 
 
 def basis(plans: Plans) -> str:
-    """Limits of the engine, the cost or why cost does not decide, and the parts of the model left out."""
+    """Limits of the engine, the cost or the reason why cost does not rank plans, and omitted parts of the
+    model.
+    """
     left_out = wording.left_out_line(*(s.program for s in plans.structures))
     return "; ".join([_started(plans), *(f"{label}: {words}" for label, words in left_out)])
 
@@ -347,7 +349,7 @@ def traffic_lines(plans: Plans) -> list[str]:
 
 
 def assumptions(plans: Plans) -> list[str]:
-    """Simulations, precision, errors and prices behind the figures."""
+    """The simulations, precision, errors and prices behind the results."""
     traffic, best = plans.traffic, plans.best
     of = dict.fromkeys(limit.of for limit in (traffic.ttft, traffic.tpot) if limit)
     none = "" if plans.shown else "; no plan was worth a simulation"
@@ -399,7 +401,7 @@ def assumptions(plans: Plans) -> list[str]:
 
 
 def _price_source(device: Device) -> str:
-    """`H100-SXM Lambda, 2026-09`: the price list and its date, or the source of the price."""
+    """The price list and its date, or the source of the price: `H100-SXM Lambda, 2026-09`."""
     parts = device.source("price_per_hour_usd").split(", ")
     return f"{device.name} {', '.join(dict.fromkeys((parts[0], parts[-1])))}"
 
@@ -497,7 +499,7 @@ def _change(why: LosingReason, candidate: Candidate) -> list[str]:
 
 
 def _latency_reason(plans: Plans, why: BindingLimit, candidate: Candidate, op: str) -> str:
-    """The time by which a plan misses a limit, or by which it is below the limit."""
+    """The time by which a plan misses a limit, or is below it."""
     name = why.constraint.upper()
     if why.by <= 0:
         return f"the upper end of the {name} interval is {units.time(-why.by)} below the limit; {op}"
@@ -582,7 +584,7 @@ def counts(plans: Plans) -> str:
 
 @table.table_of(of=Plans)
 def plans(plans: Plans) -> Group:
-    """The answer, the plans, why each other plan loses, the assumptions, and the front."""
+    """The answer, the plans, the reason why each other plan loses, the assumptions, and the front."""
     from rich.text import Text
 
     def quiet(line: str) -> Text:

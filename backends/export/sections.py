@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Section(NamedTuple):
-    """Rows under headings, empty ones of labels and what they say; columns from `right` on hold numbers."""
+    """Rows under headings; empty headings mean labels with values. Columns from `right` on are numbers."""
 
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -67,7 +67,7 @@ def _table(section: Section) -> RenderableType:
     if not any(headings):
         return table.pairs(tuple(row) for row in section.rows)
     shown = table.columns(headings, [headings[i] for i in section.numeric])
-    for row in section.rows:  # figures are bold, and what they are made of is not
+    for row in section.rows:  # values are bold, and their terms are not
         table.add(shown, row, styles=["" if headings[0] or row[0].startswith(" ") else "bold"])
     return shown
 

@@ -1,8 +1,8 @@
 """Serving results as text: closed loop, simulation, replicas, pools, and series of rates.
 
-Order of the file: a closed loop beside a batch, with the terms of the difference (`closed_loop_sections`);
-one simulated server (`simulation`); replicas (`fleet`); prefill and decode servers (`pooled`); and a server
-at several rates (`rates`).
+Order of the file: a closed loop compared with a batch, with the terms of the difference
+(`closed_loop_sections`); one simulated server (`simulation`); replicas (`fleet`); prefill and decode servers
+(`pooled`); and a server at several rates (`rates`).
 """
 
 from __future__ import annotations
@@ -346,7 +346,7 @@ def simulation(found: Simulation) -> list[Section]:
 
 @exporter("csv", ".csv", of=Simulation)
 def simulation_csv(found: Simulation) -> str:
-    """A line a latency, in seconds; then rates and what else has but one value, as its mean."""
+    """One line per latency, in seconds; then rates and other single values, as means."""
     rows: list[dict[str, Any]] = [
         {"figure": name, **spread._asdict()} for name, spread in found.latencies.items() if spread
     ]
@@ -377,7 +377,7 @@ def requests_csv(found: Simulation) -> str:
 
 
 def _cancellations(found: Simulation) -> dict[str, Array]:
-    """After how many tokens, and when, clients leave before their answer; masked where they stay."""
+    """The tokens and times after which clients leave before the end; masked if they stay."""
     load = found.load
     columns: dict[str, Array] = {}
     if load.asked is not None:
@@ -403,7 +403,7 @@ def _lines(columns: Mapping[str, Array]) -> str:
 
 @table.table_of(of=Replications)
 def replications(found: Replications) -> Group:
-    """What was asked, and the latencies with their intervals."""
+    """The request, and the latencies with their intervals."""
     shown = table.columns(HEADINGS, HEADINGS[1:], HEADINGS[:1])
     for name, stats in found.latencies.items():
         cells = (f"{units.time(mean)} ± {_half(mean, half)}" for mean, half in stats.values())
@@ -426,7 +426,7 @@ def _half(mean: float, half: float) -> str:
 
 @exporter("csv", ".csv", of=Replications)
 def replications_csv(found: Replications) -> str:
-    """A line a latency and statistic, in seconds; then rates and what else has but one value, as its mean."""
+    """One line per latency and statistic, in seconds; then rates and other single values, as means."""
     each = {**found.latencies, **{name: {"mean": interval} for name, interval in found.figures.items()}}
     rows: list[dict[str, Any]] = [
         {"figure": name, "statistic": stat, **interval._asdict()}
@@ -458,7 +458,7 @@ def replicas(found: ReplicaSimulation) -> Iterator[tuple[str, ...]]:
 
 @sectioned(of=ReplicaSimulation)
 def fleet(found: ReplicaSimulation) -> list[Section]:
-    """What was asked and of how many, the latencies, what the servers did, and each of them."""
+    """The request and the replicas, the latencies, the use of the servers, and each of them."""
     head, *rest = simulation(found)
     many = f"{len(found.replicas):,} of this device, {found.router}"
     if (ranks := found.profile.ranks) > 1:
@@ -494,7 +494,7 @@ def servers(fleet: ReplicaSimulation, headings: tuple[str, ...]) -> list[tuple[s
 
 @sectioned(of=PoolSimulation)
 def pooled(found: PoolSimulation) -> list[Section]:
-    """What was asked and of what, the latencies, what the servers did, and each of them."""
+    """The request and the pools, the latencies, the use of the servers, and each of them."""
     prefill, decode, channel = found.prefill, found.decode, found.channel
     assert prefill is not None
     assert decode is not None
@@ -546,7 +546,7 @@ def rate_settings(found: RateSeries) -> list[tuple[str, str]]:
 
 
 def rows(found: RateSeries) -> Iterator[dict[str, Any]]:
-    """Of each rate what latencies and figures are, on average over replications; `overloaded` as a share."""
+    """The latencies and rates at each request rate, as means over replications; `overloaded` as a share."""
     for run in found.runs:
         one = isinstance(run, Replications)
         each = run.runs if isinstance(run, Replications) else (run,)
@@ -566,7 +566,7 @@ def rows(found: RateSeries) -> Iterator[dict[str, Any]]:
 
 @table.table_of(of=RateSeries)
 def rates(found: RateSeries) -> Group:
-    """What was asked, and a line for each rate."""
+    """The request, and a line for each rate."""
     stats = (f"{of.upper()} {stat}" for of in _SHOWN for stat in ("p50", "p99"))
     heads = ("requests/s", *stats, "tokens/s", "")
     shown = table.columns(heads, heads[:-1], gap=1)

@@ -1,6 +1,6 @@
 """The modules that `llmir emit` writes: a program's time and ops as JavaScript or Python source.
 
-`SourceDialect` holds the text around the printed functions, `JS` and `PY` are its two instances.
+`SourceDialect` contains the text around the printed functions; `JS` and `PY` are its two instances.
 `emit_source` returns a module with the functions `price` and `ops` of a step, which needs no other module.
 """
 
@@ -30,10 +30,10 @@ from . import wording
 
 
 class SourceDialect(NamedTuple):
-    """A language, that of exact counts, and how a module says the rest.
+    """A language, the language of its exact counts, and the other text of a module.
 
-    `data` is a constant of JSON, `amounts` a function that joins exact amounts and rounded ones in order,
-    `steps` are the functions of each phase, and `step` is one of them.
+    `data` is a JSON constant, `amounts` a function that joins exact and rounded amounts in order, `steps` are
+    the functions of each phase, and `step` is one of them.
     """
 
     language: Language
@@ -187,7 +187,7 @@ DIALECTS: Mapping[str, SourceDialect] = {"js": JS, "py": PY}
 def emit_source(emission: PortableProgram, to: str, version: str) -> str:
     """The source of a module in JavaScript (`js`) or Python (`py`): `price` and `ops` of a step.
 
-    `version` is that of what writes it.
+    `version` is the version of llmir.
     """
     return "\n".join(_parts(emission, DIALECTS[str(choice("to", to, tuple(DIALECTS)))], version))
 
@@ -213,7 +213,7 @@ def _parts(emission: PortableProgram, dialect: SourceDialect, version: str) -> I
 def _amounts(
     phase: str, amounts: Function, dialect: SourceDialect, calls: Mapping[Function, str]
 ) -> Iterator[str]:
-    """What ops do, as three functions: of exact numbers, of others, and of all in order."""
+    """The amounts of ops as three functions: exact ones, rounded ones, and all in order."""
     exact = integer_outputs(amounts)
     kinds = "exact", "rounded"
     places: dict[str, dict[int, int]] = {kind: {} for kind in kinds}
@@ -255,7 +255,7 @@ def _about(emission: PortableProgram, version: str) -> dict[str, Any]:
 
 
 def _inputs(program: Program) -> list[dict[str, Any]]:
-    """The sizes: what they are of, and from what to what."""
+    """The sizes: their meaning and their ranges."""
     if program.patches:
         said = ("batch", "images", 1, MOST), ("new", "always 1", 1, 1), ("context", "always 0", 0, 0)
     else:

@@ -81,7 +81,7 @@ def to_arrow(sweep: Sweep) -> bytes:
 
 @table.table_of(of=Sweep)
 def shown(sweep: Sweep) -> RenderableType:
-    """The first rows: axes of several values, time, memory, what bounds most, price; and what was refused."""
+    """The first rows: axes with several values, time, memory, largest bound, price; and rejections."""
     from rich.text import Text
 
     names = [name for name, values in sweep.axes.items() if len(values) > 1 and name not in POINTS]
@@ -89,7 +89,7 @@ def shown(sweep: Sweep) -> RenderableType:
     rows = [row for row in islice(sweep.rows(), SHOWN) if not row["refused"]]
     spent = {name: title for name, title in _SPENT.items() if any(row[name] is not None for row in rows)}
     cells = [dict(zip((*_FIGURES, *spent.values()), _cells(row, spent), strict=True)) for row in rows]
-    # A line of 80 columns holds three axes beside all figures; beyond, those that are equal are said once.
+    # A line of 80 columns fits three axes with all results; if there are more, constant ones are shown once.
     many, few = len(names) + len(points) > MOST_AXES, len(rows) > 1
     equal = [n for n in _FIGURES if many and few and len({row[n] for row in cells}) == 1]
     figures = [name for name in (*_FIGURES, *spent.values()) if name not in equal]
@@ -113,7 +113,7 @@ def shown(sweep: Sweep) -> RenderableType:
 
 
 def _head(sweep: Sweep) -> Iterator[tuple[str, str]]:
-    """What all rows share, and what prices them."""
+    """The values that all rows share, and the cost model."""
     fixed = {name: values[0] for name, values in sweep.axes.items() if len(values) == 1}
     said = {name: value for name, value in fixed.items() if value is not None}
     if said:
@@ -148,7 +148,7 @@ LINES = 1 << 13  # that are text in memory at once
 
 
 class SweepFormat(ABC):
-    """How a sweep with these axes lies in files."""
+    """The file format of a sweep with given axes."""
 
     suffix: ClassVar[str]
 
@@ -157,7 +157,7 @@ class SweepFormat(ABC):
 
     @abstractmethod
     def write(self, path: Path, parts: Iterable[SweepPart]) -> None:
-        """A file of some parts, none of which stays in memory."""
+        """Write a file of some parts without keeping them in memory."""
 
     @abstractmethod
     def join(self, path: Path, files: Sequence[Path]) -> None:
@@ -165,11 +165,11 @@ class SweepFormat(ABC):
 
     @abstractmethod
     def refused(self, path: Path) -> Iterator[str | None]:
-        """Of each row of a file, why it is refused."""
+        """The reason for rejection of each row of a file."""
 
 
 class TextFormat(SweepFormat):
-    """Lines, the first `heading` of which name the columns."""
+    """Lines; the first `heading` of them name the columns."""
 
     heading: ClassVar[int] = 0
 
@@ -203,11 +203,9 @@ class CsvFormat(TextFormat):
     heading = 1
 
     def text(self, rows: list[dict[str, Any]]) -> str:
-        """As any table of llmir."""
         return jsonio.to_csv(rows)
 
     def refused(self, path: Path) -> Iterator[str | None]:
-        """Of each line."""
         import csv
 
         with open(path, encoding="utf-8", newline="") as file:
@@ -224,7 +222,6 @@ class JsonLinesFormat(TextFormat):
         return "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
 
     def refused(self, path: Path) -> Iterator[str | None]:
-        """Of each line."""
         with open(path, encoding="utf-8") as file:
             yield from (json.loads(line)["refused"] for line in file)
 
@@ -241,7 +238,7 @@ class ColumnFormat(SweepFormat):
 
     @abstractmethod
     def writer(self, path: Path) -> Any:
-        """What tables are written to."""
+        """The writer for tables."""
 
     @abstractmethod
     def tables(self, path: Path, columns: Sequence[str] | None = None) -> Iterator[Any]:
@@ -254,7 +251,7 @@ class ColumnFormat(SweepFormat):
                 file.write_table(Sweep(self.axes, [part]).to_arrow())
 
     def join(self, path: Path, files: Sequence[Path]) -> None:
-        """Tables as large as those of one part, of several that are smaller."""
+        """Merge small tables of several parts into tables as large as those of one part."""
         import pyarrow
 
         some: list[Any] = []
@@ -268,13 +265,12 @@ class ColumnFormat(SweepFormat):
                 whole.write_table(pyarrow.concat_tables(some).combine_chunks())
 
     def refused(self, path: Path) -> Iterator[str | None]:
-        """Of that column alone."""
         for part in self.tables(path, ["refused"]):
             yield from part.column("refused").to_pylist()
 
 
 class ParquetFormat(ColumnFormat):
-    """As pandas, polars and DuckDB read it."""
+    """Parquet, for pandas, polars and DuckDB."""
 
     suffix = ".parquet"
 
@@ -295,7 +291,7 @@ class ParquetFormat(ColumnFormat):
 
 
 class ArrowFormat(ColumnFormat):
-    """As Feather reads it."""
+    """Arrow IPC, for Feather."""
 
     suffix = ".arrow"
 
@@ -332,9 +328,9 @@ _LOG = logging.getLogger("llmir")
 
 @dataclass(frozen=True)
 class SweepFile(Pairs):
-    """A sweep that lies in a file, or in a folder of parts: how many rows, and how many of them are refused.
+    """A sweep in a file, or in a folder of parts: the numbers of rows and of rejected rows.
 
-    `why` is the first reason, and `read` the structures that were there already.
+    `why` is the first reason, and `read` the number of structures that already existed.
     """
 
     path: str
@@ -349,7 +345,7 @@ class SweepFile(Pairs):
         return dict(vars(self))
 
     def pairs(self) -> list[tuple[str, str]]:
-        """As a person reads it."""
+        """The human-readable form."""
         said = [("rows", f"{self.rows:,} of {self.structures:,} structures, in {plain(self.path)}")]
         if self.read:
             said.append(("read", f"{self.read:,} structures, which were there"))
@@ -364,14 +360,14 @@ class RowCounts(NamedTuple):
     why: str | None
 
     def and_of(self, part: SweepPart) -> RowCounts:
-        """With those of a part."""
+        """Add the counts of a part."""
         return RowCounts(self.rows + len(part), self.refused + part.refusals, self.why or part.why)
 
 
 class SweepFolder:
-    """The folder that parts are written to, and what becomes of it at the end.
+    """The folder of the parts, and the final file.
 
-    `target` is the file that they are put together in, None where the folder itself is asked for.
+    `target` is the file into which they are joined, None if the folder itself is the target.
     """
 
     def __init__(self, path: Path, form: str, target: Path | None, shown: str) -> None:
@@ -382,9 +378,9 @@ class SweepFolder:
 
     @classmethod
     def of(cls, path: str | os.PathLike[str], form: str | None) -> SweepFolder:
-        """What such a path means; InputError for a format that there is none of, and for a path that is none.
+        """Interpret a path; InputError for an unknown format or an invalid path.
 
-        OutputError for what cannot be written.
+        OutputError if it cannot be written.
         """
         arguments.path("path", path)
         said = os.fspath(path)  # a Path has no / at its end
@@ -405,7 +401,7 @@ class SweepFolder:
 
     @contextmanager
     def opened(self, axes: Mapping[str, Any]) -> Iterator[None]:
-        """With the folder made, and what lies in it known."""
+        """Create the folder and read its existing parts."""
         self.format: SweepFormat = FORMATS[self.form](axes)
         if not self.path.parent.is_dir():
             missing = plain(str(self.path.parent), limit=1000)
@@ -418,7 +414,7 @@ class SweepFolder:
                         self._there = {m[1]: file for file, m in found.items() if m and not m[4]}
                         yield
                 finally:
-                    with suppress(OSError):  # which is not empty
+                    with suppress(OSError):  # the folder is not empty
                         self.path.rmdir()
         except OSError as error:
             reason = f"cannot be written ({error.strerror or error})"
@@ -439,7 +435,7 @@ class SweepFolder:
         return counts
 
     def _checked(self, file: Path) -> RowCounts | None:
-        """The rows of a part; None, and the part removed, if its content is not what its name says."""
+        """The rows of a part; None, and the part is removed, if its content does not match its name."""
         said = _PART.fullmatch(file.name)
         if said and file.is_file() and _digest(file) == said[3]:
             counts = _counts(self.format, file)
@@ -449,7 +445,7 @@ class SweepFolder:
         return None
 
     def add(self, index: int, parts: Iterable[SweepPart]) -> None:
-        """Write a part of some pieces, whole or not at all; what stands for its structure stands alone."""
+        """Write a part atomically; a rejected structure is a part with one row."""
         file = self._aside / f"part{self.format.suffix}"
         alone: list[SweepPart] = []
         counts = RowCounts(0, 0, None)
@@ -470,7 +466,7 @@ class SweepFolder:
         self._put(index, file, counts)
 
     def _put(self, index: int, file: Path, counts: RowCounts) -> None:
-        lost = "-lost" if counts.why == LOST else ""  # which is tried again next time
+        lost = "-lost" if counts.why == LOST else ""  # retried by the next call
         of = f"{index:05}-{self._keys[index]}-{counts.rows}-{_digest(file)}"
         place = self.path / f"{of}{lost}{self.format.suffix}"
         if file.parent != place.parent:
@@ -480,13 +476,13 @@ class SweepFolder:
         self.found[index] = place, counts
 
     def left(self, of: int) -> str:
-        """What to say of an interrupt."""
+        """The message after an interrupt."""
         whole = f"{len(self.found):,} of {of:,} structures are whole"
         place = self.path if os.path.isabs(self.shown) else os.path.relpath(self.path)
         return f"interrupted; {whole} in {place}, from which the same command goes on"
 
     def whole(self) -> SweepFile:
-        """The end: one file where that is asked for, and no other parts."""
+        """Finish: join the parts into one file if requested, and remove other parts."""
         files = [self.found[index][0] for index in sorted(self.found)]
         counts = [counts for _, counts in self.found.values()]
         rows, refused = sum(c.rows for c in counts), sum(c.refused for c in counts)

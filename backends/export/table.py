@@ -34,10 +34,10 @@ Make = TypeVar("Make", bound="Callable[..., RenderableType]")
 BOUND_STYLES = {"memory": "blue", "compute": "dark_orange", "network": "magenta", "overhead": "bright_black"}
 
 WIDE = 80  # columns of a terminal, to which prose and cells of prose are wrapped
-LEAST = 16  # of a column that is wrapped
-NAME = 21  # of them for the name of an op; a longer one goes on in the next line
+LEAST = 16  # of a wrapped column
+NAME = 21  # of an op's name; a longer one continues on the next line
 
-LINES = 400  # that a notebook shows of what is text: many layers written out are thousands
+LINES = 400  # lines of text in a notebook; unrolled layers would be thousands
 LONG = 24  # characters of a cell that a page wraps
 NEWLINE = "\n"
 EMPTY = OpLine(*[""] * len(OpLine._fields))
@@ -64,7 +64,7 @@ def text(table: RenderableType, *, colour: bool = False) -> str:
 
 
 def _fit(part: RenderableType, room: int) -> RenderableType:
-    """`part` with what may be wrapped in it wrapped to `room` columns."""
+    """`part` with its wrappable text wrapped to `room` columns."""
     from rich.console import Group
     from rich.constrain import Constrain
     from rich.padding import Padding
@@ -83,7 +83,7 @@ def _fit(part: RenderableType, room: int) -> RenderableType:
 
 
 def _shrink(table: Table, room: int) -> None:
-    """Take from the widest columns that may be wrapped what a table has beyond `room` columns."""
+    """Narrow the widest wrappable columns of a table to `room` columns in total."""
     from rich.cells import cell_len
 
     def widest(column: Column) -> int:
@@ -117,10 +117,10 @@ def table_of(of: type) -> Callable[[Make], Make]:
 def columns(
     headings: Sequence[str], numeric: Iterable[str] = (), prose: Iterable[str] = (), *, gap: int = 2
 ) -> Table:
-    """An empty table with a line under its headings; nothing in it is cut, or read as markup.
+    """An empty table with a line under its headings; its cells are neither truncated nor markup.
 
-    The columns `numeric` are to the right, those of `prose` are wrapped if the table is too wide. Columns are
-    `gap` apart, one at least.
+    The columns `numeric` are right-aligned, those of `prose` wrap if the table is too wide. Columns are `gap`
+    apart, at least one.
     """
     from rich import box
     from rich.text import Text
@@ -152,7 +152,7 @@ def add(table: Table, cells: Iterable[str], style: str = "", styles: Sequence[st
 
 
 def pairs(rows: Iterable[tuple[str, ...]], prose: Sequence[int] = (-1,)) -> Table:
-    """Labels and what they say; the columns `prose`, by default the last, are wrapped if all are too wide."""
+    """Labels with values; the columns `prose`, by default the last, wrap if the table is too wide."""
 
     table = FixedRuleTable(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
     for row in rows:
@@ -164,7 +164,7 @@ def pairs(rows: Iterable[tuple[str, ...]], prose: Sequence[int] = (-1,)) -> Tabl
 
 
 def sections(headings: Sequence[str], lines: Sequence[list[str]], keys: int) -> list[RenderableType]:
-    """Tables alike in width, each of lines that share all keys (their first cells) but the last two."""
+    """Tables of equal width, each of lines that share all keys (their first cells) except the last two."""
     from rich.text import Text
 
     shared = max(keys - 2, 0)
@@ -186,12 +186,12 @@ def sections(headings: Sequence[str], lines: Sequence[list[str]], keys: int) -> 
 
 @table_of(of=Workload)
 def workload(workload: Workload) -> Group:
-    """The whole report of a workload: what, how fast, does it fit, and where the time goes."""
+    """The whole report of a workload: the request, the results, the memory, and the time by op."""
     return answer_sections(workload, pairs(wording.result_lines(workload)))
 
 
 def answer_sections(workload: Workload, *answers: RenderableType) -> Group:
-    """What was priced, these answers, and where the time of each step goes."""
+    """The request, these results, and the time of each step by op."""
     from rich.console import Group
     from rich.text import Text
 
@@ -206,7 +206,7 @@ def answer_sections(workload: Workload, *answers: RenderableType) -> Group:
 
 @table_of(of=Report)
 def report(report: Report) -> Group:
-    """One step: its figures and its ops; of a grid, its ranges."""
+    """One step: its results and its ops; of a grid, its ranges."""
     from rich.console import Group
     from rich.text import Text
 
@@ -237,7 +237,7 @@ def _steps(steps: list[tuple[str, Report]]) -> Table:
 
 def ops(report: Report) -> Table:
     """The rows of a step, grouped by the body that repeats them."""
-    # A terminal's table says group and repeat in a line of their own, and has no room for all.
+    # A terminal's table has separate lines for group and repeat, and no space for all columns.
     fields = wording.fields(report)
     left_out = {"group", "repeat", "kind", "shape", *(["intensity"] if "ideal" in fields else [])}
     chosen = [f for f in fields if f not in left_out]
@@ -256,7 +256,7 @@ def ops(report: Report) -> Table:
         add(table, [getattr(line, f) for f in chosen], style, styles)
 
     lines = zip(wording.op_lines(report), report.ops, strict=True)
-    shown: dict[tuple[OpLine, ...], str] = {}  # what a stage does, and where it was first shown
+    shown: dict[tuple[OpLine, ...], str] = {}  # the content of a stage, and its first appearance
     for (group, times), members in groupby(lines, key=lambda pair: (pair[0].group, pair[0].repeat)):
         inside = list(members)
         if group:
@@ -308,7 +308,7 @@ def workload_html(workload: Workload) -> str:
 
 @exporter("html", ".html", of=Displayable)
 def plain_html(thing: Displayable) -> str:
-    """Whatever has no HTML of its own: as it prints, the first lines of it."""
+    """The first lines of the printed form, for results without HTML."""
     lines = str(thing).splitlines()
     more = [f"… {len(lines) - LINES:,} more lines; print() shows them"] if len(lines) > LINES else []
     return f"<pre>{escape(NEWLINE.join(lines[:LINES] + more))}</pre>"
@@ -326,7 +326,7 @@ def caption(text: str, tag: str = "b") -> str:
 
 
 def html(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> str:
-    """A table as HTML; columns `right` hold numbers, a column that is empty is left out."""
+    """A table as HTML; columns `right` contain numbers, empty columns are omitted."""
     numeric, lines = set(right), list(rows)
     kept = [i for i, heading in enumerate(headings) if any(line[i] for line in lines) or not heading]
 

@@ -35,7 +35,7 @@ from .files import check_writable, write
 
 Event = dict[str, Any]
 SUFFIXES = (".json", ".json.gz")
-WAITS = 0  # the thread of what is no kernel: the engine's CPU, and waiting
+WAITS = 0  # the thread of waits: engine CPU and others
 PHASES = ("encode", "prefill", "decode", "draft", "both")
 
 
@@ -52,7 +52,7 @@ def write_trace(
 
 
 def write_document(make: Callable[[], Event], path: str | os.PathLike[str]) -> Path:
-    """Write what `make` gives to a `.json` or `.json.gz`; `OutputError` before that, where it cannot be."""
+    """Write the result of `make` to a `.json` or `.json.gz`; OutputError in advance if it is impossible."""
     target = check_target(path)
     text = json.dumps(make(), ensure_ascii=False, allow_nan=False)
     data = text.encode("utf-8", "backslashreplace")
@@ -61,7 +61,7 @@ def write_document(make: Callable[[], Event], path: str | os.PathLike[str]) -> P
 
 
 def check_target(path: str | os.PathLike[str]) -> Path:
-    """The path; `OutputError` for one that cannot be written, or is no trace's."""
+    """The path; OutputError if it cannot be written, or has no suffix of a trace."""
     target = check_writable(path)
     if not target.name.lower().endswith(SUFFIXES):
         shown = plain(os.fspath(path), limit=1000)
@@ -70,7 +70,7 @@ def check_target(path: str | os.PathLike[str]) -> Path:
 
 
 def trace(job: Report | Workload, *, phase: str = "both", rank: int | None = None) -> dict[str, Any]:
-    """The document: what ran on what, and the events."""
+    """The document: the program and device, and the events."""
     steps = steps_of(job, phase)
     program, device = job.program, job.device
     first, each = 0, program.devices // len(program.entries)
@@ -114,7 +114,7 @@ def steps_of(job: Report | Workload, phase: str) -> list[Report]:
 
 
 def _process(rank: int, ranks: int, job: Report | Workload) -> Iterator[Event]:
-    """What the process and the threads of a rank are called."""
+    """The names of the process and the threads of a rank."""
     stage = f", pipeline stage {rank // ranks}" if len(job.program.entries) > 1 else ""
     alike = f", one of {ranks} alike" if ranks > 1 else ""
     names = {"process_name": f"rank {rank}{stage}{alike}", "process_labels": job.device.name}
@@ -126,12 +126,12 @@ def _process(rank: int, ranks: int, job: Report | Workload) -> Iterator[Event]:
 
 
 def name_event(rank: int, thread: int, name: str, args: Event) -> Event:
-    """What a process or thread is called."""
+    """The name of a process or thread."""
     return {"ph": "M", "name": name, "pid": rank, "tid": thread, "ts": 0, "args": args}
 
 
 def _step(number: int, title: str, rank: int, slices: Sequence[TimeSlice], start_s: float) -> Iterator[Event]:
-    """A step of one rank: its range, its blocks' ranges, its slices, and the counters beside them."""
+    """A step of one rank: its range, the ranges of its blocks, its slices, and counters."""
     if not slices:
         return
     whole = start_s + slices[0].start_s, start_s + slices[-1].end_s
@@ -142,7 +142,7 @@ def _step(number: int, title: str, rank: int, slices: Sequence[TimeSlice], start
     yield from _blocks(slices, rank, start_s, 0)
     live = -1.0
     for s in slices:
-        if s.time_s:  # what moves nothing is no kernel
+        if s.time_s:  # a slice without time is not a kernel
             yield _slice(s, rank, start_s)
         if s.kind == OVERHEAD:
             yield counter("memory bandwidth", rank, start_s + s.start_s, {"B/s": 0})
@@ -173,7 +173,7 @@ def _blocks(slices: Iterable[TimeSlice], rank: int, start_s: float, depth: int) 
 
 
 def _slice(s: TimeSlice, rank: int, start_s: float) -> Event:
-    """A kernel, or on a thread of its own a wait."""
+    """A kernel, or a wait on a separate thread."""
     args: Event = {"path": s.path, "micro_batch": s.micro_batch, "bound": s.bound, "basis": s.basis}
     if s.error is not None:
         args["mean relative error"] = s.error
@@ -183,7 +183,9 @@ def _slice(s: TimeSlice, rank: int, start_s: float) -> Event:
         return complete_event("bubble" if s.bound == BUBBLE else "cpu_op", name, rank, WAITS, *times, args)
     counts = ("flops", "read_bytes", "write_bytes", "comm_bytes")
     args |= {"device": rank, "stream": s.stream, **{key: getattr(s, key) for key in counts}}
-    called = f"ncclDevKernel_{name}" if s.comm_bytes else name  # what tools know a collective by
+    called = (
+        f"ncclDevKernel_{name}" if s.comm_bytes else name
+    )  # the name by which tools identify a collective
     return complete_event("kernel", called, rank, s.stream, *times, args)
 
 
@@ -205,7 +207,7 @@ def counter(name: str, rank: int, at_s: float, args: Event) -> Event:
 
 
 def serving_trace(found: Simulation) -> dict[str, Any]:
-    """The document: what served what, and the events."""
+    """The document: the servers and the load, and the events."""
     job = found.job
     names = _names(found)
     return {
@@ -255,7 +257,7 @@ def _steps(found: Simulation, servers: int) -> Iterator[Event]:
 
 
 def _requests(found: Simulation) -> Iterator[Event]:
-    """Of each request what it waits for, and what is done, at the server where it is."""
+    """The waits and activities of each request, on its server."""
     here = np.zeros(len(found.load), dtype=np.int64)
     pooled = isinstance(found, PoolSimulation) and found.prefill
     place = found.places["prefill" if pooled else "replica"] if found.places else here
@@ -274,10 +276,10 @@ def _requests(found: Simulation) -> Iterator[Event]:
             ("decode", begins, found.end_s, later),
         ]
     for name, starts, ends, servers in phases:
-        until = np.minimum(ends, found.end_s)  # where a request is given up before
+        until = np.minimum(ends, found.end_s)  # if a request is given up before
         rows = zip(starts.tolist(), until.tolist(), servers.tolist(), strict=True)
         for number, (start, end, server) in enumerate(rows):
-            if end > start:  # not of what is not there, or takes no time
+            if end > start:  # skip missing spans and those without duration
                 event = {"cat": "request", "name": name, "id": number, "pid": server, "tid": STREAM}
                 yield {**event, "ph": "b", "ts": round(start * 1e9) / 1000, "args": {"request": number}}
                 yield {**event, "ph": "e", "ts": round(end * 1e9) / 1000}

@@ -11,7 +11,7 @@ _COUNTS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 
 
 def digits(x: float) -> str:
-    """Three significant digits, with thousands apart.
+    """Three significant digits, with a thousands separator.
 
     >>> [digits(x) for x in (0.1666, 1, 31.74, 870.9, 2368.8, 0)]
     ['0.167', '1.00', '31.7', '871', '2,370', '0']
@@ -102,7 +102,7 @@ def _rounded(x: float) -> float:
 
 
 def _scaled(x: float, scales: tuple[tuple[float, str], ...], unit: str = "") -> str:
-    """`x` over the largest scale that leaves at least 1; what is whole and small stays whole."""
+    """`x` in the largest unit that leaves at least 1; small integers stay integers."""
     x = float(x)
     if not math.isfinite(x):
         return digits(x)

@@ -35,7 +35,7 @@ AT_MOST = "at most, as if boards drew the limit of their power all the time"
 
 
 def usd(x: float | None) -> str:
-    """Dollars; `–` where no price is known.
+    """Dollars; `–` without a price.
 
     >>> usd(0.1234), usd(None)
     ('$0.123', '–')
@@ -55,7 +55,7 @@ def joules(x: float | None) -> str:
 
 
 def cost_lines(job: Workload) -> list[tuple[str, str]]:
-    """What a workload's tokens cost and draw; nothing of what the device does not say."""
+    """The cost and energy of a workload's tokens; empty if the device has neither price nor power limit."""
     found, of = cost_breakdown(job), "image" if job.program.patches else "output token"
     cost = f"{_parts(found, _usd, f'a million {of}s', 'a million')}; {device_price(job.device)}"
     energy = f"at most {_parts(found, _joules, f'an {of}', 'one')}; boards of {_watts(job.device)}"
@@ -64,7 +64,7 @@ def cost_lines(job: Workload) -> list[tuple[str, str]]:
 
 
 def compare_costs(job: Workload, first: float, second: float) -> list[tuple[str, str, str]]:
-    """Rows of what output tokens cost and draw on the devices of a job, at either of two rates a second."""
+    """Rows with cost and energy of output tokens on the devices of a job, at two rates per second."""
     one, other = (operating_cost(job.device, job.program.devices, rate) for rate in (first, second))
     cost = ("$/million output", usd(one.usd_per_mtok), usd(other.usd_per_mtok))
     energy = ("energy, at most", joules(one.joules_per_token), joules(other.joules_per_token))
@@ -72,7 +72,7 @@ def compare_costs(job: Workload, first: float, second: float) -> list[tuple[str,
 
 
 def device_price(device: Device) -> str:
-    """What an hour of a device costs."""
+    """The hourly price of a device."""
     return f"a device at {usd(device.price_per_hour_usd)} an hour"
 
 
@@ -89,7 +89,7 @@ def _joules(of: OperatingCost) -> str:
 
 
 def _parts(found: CostBreakdown, figure: Callable[[OperatingCost], str], of: str, each: str) -> str:
-    """All of it, and of what it is made: tokens that are read, and those after the first."""
+    """The total, and its parts: prompt tokens, and output tokens after the first."""
     parts = [f"{w} {figure(part)}" for w, part in (("read", found.input), ("decoded", found.output)) if part]
     return f"{figure(found.answers)} {of}" + (f"; {each} {', '.join(parts)}" if parts else "")
 
@@ -121,7 +121,7 @@ OVERHEADS = {
 
 
 def overhead(report: Report) -> str:
-    """What the engine adds to the ops, and its parts."""
+    """The engine overhead, and its parts."""
     names = {"host_s": "engine CPU", "launching_s": "launch gap", "skew_s": "rank skew"}
     parts = [f"{names[part]} {units.time(time)}" for part, time in report.overhead.items() if time]
     total = units.time(report.overhead_s)
@@ -129,7 +129,7 @@ def overhead(report: Report) -> str:
 
 
 def moved(report: Report, how: str) -> str:
-    """The bytes that are read or written, and of what."""
+    """The bytes that are read or written, by kind."""
     names = {"weight": "weights", "kv_cache": "KV cache", "activation": "activations"}
     roles = {role.removesuffix(f"_{how}"): role for role in TRAFFIC if role.endswith(how)}
     sizes = {names[role]: report.bytes_by_role[f"{key}_bytes"] for role, key in roles.items()}
@@ -139,13 +139,13 @@ def moved(report: Report, how: str) -> str:
 
 
 def bounds(report: Report) -> str:
-    """What the time goes to, largest share first."""
+    """The shares of time by bound, largest first."""
     shares = sorted(((s, b) for b, s in report.bound.items() if s), reverse=True)
     return ", ".join(f"{bound} {units.percent(share)}" for share, bound in shares) or _NONE
 
 
 def step_title(report: Report) -> str:
-    """What one step does."""
+    """A description of one step."""
     if report.program.patches:
         return images(report.batch, report.program.patches)
     parts = ((report.batch, report.new, report.context), *report.beside)
@@ -153,7 +153,7 @@ def step_title(report: Report) -> str:
 
 
 def images(count: Number, patches: int) -> str:
-    """So many images, and how many patches each has."""
+    """The number of images, and the patches of each."""
     number = _number(count)
     return f"{number} {'image' if number == '1' else 'images'} of {patches:,} patches"
 
@@ -172,7 +172,7 @@ def _number(value: Number) -> str:
 
 
 def head_lines(workload: Workload) -> list[tuple[str, str]]:
-    """What was priced, on what, and how."""
+    """The model, the device, and the cost model."""
     program, device = workload.program, workload.device
     facts, on = program.facts, workload.prefill.plan.model.device
     joined = [
@@ -205,12 +205,12 @@ def left_out_line(*programs: Program) -> list[tuple[str, str]]:
     return [("not counted", words)] if parts else []
 
 
-# The lines of `head_lines` that stand above the results of a server too.
+# The lines of `head_lines` that are also above the results of a server.
 SERVER_LINES = ("model", "not counted", "precision", "device", "links", "cost model")
 
 
 def _request_lines(w: Workload) -> str:
-    """What is asked of a workload."""
+    """The requests of a workload."""
     if w.program.patches:
         return images(w.batch, w.program.patches)
     of_images = f" and {w.program.image_tokens:,} tokens of images" if w.images else ""
@@ -219,7 +219,7 @@ def _request_lines(w: Workload) -> str:
 
 
 def basis_lines(*reports: Report) -> list[tuple[str, str]]:
-    """The cost model of some steps, and what the times of each kind of op are made of, by their share."""
+    """The cost model of some steps, and the basis of the times of each kind of op, by share."""
     said = [("cost model", cost_model(reports[0]))]
     if reports[0].cost_model == "calibrated":
         found: dict[Basis, dict[str, float]] = {}
@@ -247,7 +247,7 @@ def cost_model(report: Report) -> str:
 
 
 def basis_text(report: Report) -> str:
-    """What the times are made of, in three words: calibrated, borrowed from H100-SXM, efficiency."""
+    """The basis of times in few words: calibrated, borrowed from H100-SXM, efficiency."""
     whose = calibration_source(report.device) if report.cost_model == "calibrated" else None
     return f"borrowed from {whose.name}" if whose and whose != report.device else report.cost_model
 
@@ -281,7 +281,7 @@ def _peaks(report: Report) -> str:
 
 
 def result_lines(workload: Workload) -> list[tuple[str, str]]:
-    """The answers: times, throughput, and whether it fits."""
+    """The results: times, throughput, and whether it fits."""
     w, tpot = workload, workload.tpot_s
     later = "–, one token is all there is"
     if tpot is not None and w.decode:
@@ -315,7 +315,7 @@ def memory(w: Workload) -> list[tuple[str, str]]:
 
 
 def _largest(w: Workload) -> str:
-    """The largest batch, and how many requests of it an engine runs that nobody told to run all at once."""
+    """The largest batch, and the number of its requests that an engine runs at once by default."""
     if not w.max_batch:
         return "none, not even 1 fits"
     usual = w.pool.sequences * w.program.parallelism.dp if w.pool else w.max_batch
@@ -325,13 +325,13 @@ def _largest(w: Workload) -> str:
 
 
 def too_many(w: Workload) -> str:
-    """That the engine runs fewer sequences at once, whatever their memory; nothing if it does not."""
+    """A note that the engine runs fewer sequences at once, independent of memory; empty otherwise."""
     most = w.pool.at_once if w.pool else w.batch
     return f"{most:,} of {w.batch:,} requests may run at once" if w.batch > most else ""
 
 
 def _cut(w: Workload) -> str:
-    """In how many steps prompts are read, if in more than one, and when they have their tokens then."""
+    """The number of prefill steps, if several, and when prompts have their first tokens."""
     if not (budget := chunk_budget(w)):
         more = w.pool and w.batch * (w.length - w.cached) > w.pool.tokens * w.program.parallelism.dp
         return ", all prompts in one step" if more or (w.chunk == ALL and w.pool) else ""
@@ -340,12 +340,12 @@ def _cut(w: Workload) -> str:
 
 
 def prefill_steps(w: Workload) -> int:
-    """In how many steps prompts are read."""
+    """The number of prefill steps."""
     return sum(chunk.steps for chunk in w.chunks)
 
 
 def chunk_budget(w: Workload) -> str:
-    """The tokens of a step that reads prompts, and whose budget that is; nothing where one reads them all."""
+    """The tokens of a prefill step, and the origin of this limit; empty if one step prefills all prompts."""
     if not w.budget or prefill_steps(w) == 1:
         return ""
     tokens = "1 token" if w.budget == 1 else f"{w.budget:,} tokens"
@@ -353,7 +353,7 @@ def chunk_budget(w: Workload) -> str:
 
 
 def phase_title(w: Workload, name: str, report: Report) -> str:
-    """A phase, and what its step does, or the largest of several."""
+    """A phase with a description of its step, or of the largest of several."""
     of = f", the largest of {prefill_steps(w):,} steps" if name == "prefill" and prefill_steps(w) > 1 else ""
     return f"{TITLES[name]}{of}: {step_title(report)}"
 
@@ -376,7 +376,7 @@ def _caches(priced: Report | Workload) -> str:
 
 
 def rates(w: Workload) -> list[tuple[str, str]]:
-    """Times and throughput in a line: of requests, or of images alone."""
+    """Times and throughput in a line: of requests, or of images."""
     if w.program.patches:
         rate = units.digits(w.batch / w.e2e_s) if w.e2e_s else _NONE
         return [("step", units.time(w.e2e_s)), (rate, "images/s")]
@@ -404,20 +404,20 @@ def step_lines(report: Report) -> list[tuple[str, str]]:
 
 
 def compare_steps(reports: Iterable[Report]) -> list[tuple[str, ...]]:
-    """A row for each figure of any of some steps: what it is, and its value in each."""
+    """A row for each property of some steps: its name, and its value in each."""
     figures = [dict(step_lines(report)) for report in reports]
     longest = max(figures, key=len)
     return [(name, *(of.get(name, _NONE) for of in figures)) for name in longest]
 
 
 def ideal_time(report: Report) -> str:
-    """The roofline's time, and its share of what is expected."""
+    """The roofline time, and its share of the estimated time."""
     ideal, time = report.ideal_time_s, report.time_s
     return f"{units.time(ideal)}, {units.percent(ideal / time if time else 1.0)} of it"
 
 
 def pipeline_lines(report: Report) -> list[tuple[str, str]]:
-    """How a step of one point goes through its stages and micro-batches, where it has more than one."""
+    """Stages and micro-batches of a step at one point, if there are several."""
     stages, parts = len(report.stages), report.program.micro_batches
     if stages * parts == 1:
         return []
@@ -430,7 +430,7 @@ def pipeline_lines(report: Report) -> list[tuple[str, str]]:
 
 
 def ranges(report: Report) -> list[tuple[str, str, str]]:
-    """What the figures of a grid are, at least and at most."""
+    """The ranges of results of a grid."""
     figures = (
         ("time", report.time_s, units.time),
         ("FLOPs", report.flops, units.flops),
@@ -453,7 +453,7 @@ def phases(workload: Workload) -> list[tuple[str, Report]]:
 
 
 class OpLine(NamedTuple):
-    """One op as a table shows it; times, FLOPs and bytes are of one execution, the share of all repeats."""
+    """One op in a table; times, FLOPs and bytes are of one execution, the share covers all repeats."""
 
     group: str
     name: str
@@ -522,7 +522,7 @@ def _line(op: OpCost) -> OpLine:
 
 
 def _roles(figures: Mapping[str, Any]) -> str:
-    """What percent of the bytes moved are of weights, of the KV cache and of activations.
+    """The percentages of moved bytes for weights, KV cache and activations.
 
     >>> _roles({f"{role}_bytes": n for role, n in zip(TRAFFIC, (667, 300, 0, 33, 0))})
     '67/0/33'
@@ -535,7 +535,7 @@ def _roles(figures: Mapping[str, Any]) -> str:
 
 
 def _band(op: OpCost) -> str:
-    """The error of the op's time, `~` where kernels are borrowed; nothing is known of a roofline's."""
+    """The error of the op's time, with `~` for transferred kernels; empty for a roofline."""
     return f"{'~' if op.basis.borrowed else ''}{percent_off(op.error)}"
 
 
@@ -565,7 +565,7 @@ def total_line(report: Report) -> OpLine:
 
 
 def flat(report: Report) -> tuple[list[str], list[list[str]], list[int]]:
-    """Headings, rows and the numeric columns of a table whose rows say all, with the total last."""
+    """Headings, rows and numeric columns of a flat table, with the total last."""
     lines = [x._replace(name=f"{x.group}.{x.name}" if x.group else x.name) for x in op_lines(report)]
     chosen = [f for f in fields(report) if f != "group"]
     rows = [[getattr(x, f) for f in chosen] for x in (*lines, total_line(report))]
@@ -573,13 +573,13 @@ def flat(report: Report) -> tuple[list[str], list[list[str]], list[int]]:
 
 
 def fields(report: Report) -> list[str]:
-    """What a table says of an op: of a roofline, not its share of that; errors where some are known."""
+    """The columns for ops: the roofline share only for other cost models; errors only if known."""
     hidden = {"ideal": {"ideal", "error"}, "calibrated": set[str]()}.get(report.cost_model, {"error"})
     return [f for f in OpLine._fields if f not in hidden]
 
 
 def remarks(report: Report) -> tuple[str, ...]:
-    """What the columns of its ops mean."""
+    """The meanings of the columns of ops."""
     shown = fields(report)
     return tuple(words for field, words in REMARKS.items() if field in shown)
 

@@ -1,9 +1,9 @@
-"""Equivalence of two programs: run both in numpy on short axes, from the same weights.
+"""Equivalence of two programs: run both in NumPy on short axes, from equal weights.
 
-`shorten` makes programs small: every length above `MAX_KEPT_LENGTH` becomes a shorter one, equal in all
-programs and in the same order, even, a multiple of the ranks that split any axis, and distinct where the
-originals are. Layers stay, windows become shorter than the few tokens. `equivalent` compares a prefill and
-one further token.
+`shorten` makes programs small: every length above `MAX_KEPT_LENGTH` becomes a shorter one. Short lengths are
+equal in all programs, in the same order, even, multiples of the ranks that split any axis, and distinct if
+the originals are. All layers remain, and windows become shorter than the few tokens. `equivalent` compares a
+prefill and one more token.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from .program import Spread, caller_inputs, interpret
 
 MAX_KEPT_LENGTH = 8  # lengths up to here stay: experts of a token, heads of a group
 WINDOW = 3  # keys that a query sees in a window, at most
-FIXED = {"stream_weight", "tap"}  # axes whose lengths follow from others
+FIXED = {"stream_weight", "tap"}  # axes with lengths that follow from others
 ROTATED = 4  # elements of a head that are rotated, where not all are, at most
 
 
 def shorten(programs: Sequence[Program]) -> list[Program]:
-    """The programs on short axes; InputError for one that has rules of its own about lengths."""
+    """The programs on short axes; InputError for one that defines its own rules about lengths."""
     every = [phase for program in programs for phase in (program, *program.phases.values())]
     fixed = {n for program in every for n in _lengths(program, FIXED)}
     lengths = sorted({n for program in every for n in _lengths(program) if n > MAX_KEPT_LENGTH} - fixed)
@@ -53,7 +53,7 @@ def shorten(programs: Sequence[Program]) -> list[Program]:
 
 
 def _lengths(program: Program, axes: Collection[str] = ()) -> Iterator[int]:
-    """Those of sources, or of such axes of theirs."""
+    """The lengths of sources, or of some of their axes."""
     for graph in program.graphs.values():
         for node in graph.nodes:
             if node.op.source:
@@ -64,7 +64,7 @@ def _lengths(program: Program, axes: Collection[str] = ()) -> Iterator[int]:
 
 
 def _ways(program: Program) -> Iterator[int]:
-    """Over how many ranks dimensions are split."""
+    """The numbers of ranks over which dimensions are split."""
     for graph in program.graphs.values():
         for node in graph.nodes:
             for type in node.results:
@@ -90,7 +90,7 @@ def _graph(graph: Graph, short: dict[int, int]) -> Graph:
 
 
 def _op(op: Op, short: dict[int, int]) -> Op:
-    """Sources with their types, and ops that say of how many experts tokens choose."""
+    """Sources with short types, and ops with short numbers of experts."""
     changes: dict[str, Any] = {}
     weight: Any = op
     for field in fields(op):
@@ -101,7 +101,7 @@ def _op(op: Op, short: dict[int, int]) -> Op:
             changes[field.name] = value
         elif field.name == "mask":
             changes[field.name] = str(mask(value).short(WINDOW))
-        elif field.name == "size":  # what is rotated of a head
+        elif field.name == "size":  # the rotated elements of a head
             changes[field.name] = min(value, ROTATED)
         elif field.name in ("groups", "kept", "best") and op.kind == "moe":
             changes[field.name] = 1
@@ -116,7 +116,7 @@ def _op(op: Op, short: dict[int, int]) -> Op:
 
 
 def _ring(size: Size) -> Size:
-    """The size of a cache that keeps a window, maybe with new tokens, of one that keeps a shorter one."""
+    """The size of a cache for a shorter window, possibly with new tokens."""
     match size:
         case Dim(terms=(((Min(a=tokens, b=int(most)),), 1),)) if tokens != T:
             return Min.of(tokens, min(most, WINDOW - 1))
@@ -127,7 +127,7 @@ def _ring(size: Size) -> Size:
 
 # Comparison
 
-TOLERANCE = 1e-9  # of float64, after the few hundred sums in a row that a model is
+TOLERANCE = 1e-9  # for float64, after the few hundred consecutive sums of a model
 _MOST = 1000  # sequences or tokens, beyond which numpy takes minutes
 
 
@@ -155,12 +155,12 @@ class Equivalence(Pairs):
         return self.equal
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON holds it; the difference is null where outputs do not compare."""
+        """Return JSON-compatible values; the difference is null if outputs are not comparable."""
         known = self.difference if np.isfinite(self.difference) else None
         return {"equal": self.equal, **vars(self), "difference": known, "first": self.first or None}
 
     def pairs(self) -> list[tuple[str, str]]:
-        """What was computed, and the verdict."""
+        """The computation, and the verdict."""
         steps = f"batch {self.batch}, {self.new} new tokens and then 1, on short axes"
         verdict = "equal" if self.equal else f"DIFFERENT, first {self.first}"
         return [
@@ -175,10 +175,10 @@ class Equivalence(Pairs):
 def equivalent(
     before: Program, after: Program, *, batch: int = 2, new: int = 5, tolerance: float = TOLERANCE
 ) -> Equivalence:
-    """Whether `after` computes what `before` does: a prefill, and a token more from the caches it left.
+    """Whether `after` computes the values of `before`: a prefill, and one token from its caches.
 
-    Both are made small first: the same ops on short axes, all layers. Weights are random, the same where
-    names in the checkpoint are (or paths, of weights without one). InputError for sizes that numpy cannot do.
+    Both are shortened first, with all layers. Weights are random, and equal for equal names in the checkpoint
+    (or paths, for weights without one). InputError for sizes that NumPy cannot compute.
 
     >>> import llmir
     >>> model = llmir.load("llama3.2-1b")
@@ -236,7 +236,7 @@ def difference(a: Array, b: Array) -> float:
 
 
 def _unlike(before: Program, after: Program) -> str:
-    """What the two take or give that does not compare at all."""
+    """The first input or output that is not comparable."""
     ours, theirs = ({n.name: n.results[0].shape for n in caller_inputs(p)} for p in (before, after))
     for name in (*theirs, *ours):
         if ours.get(name) != theirs.get(name):
@@ -253,7 +253,7 @@ def _outputs(program: Program) -> list[Tensor]:
 
 
 def _inputs(program: Program, batch: int, new: int) -> Mapping[str, Array]:
-    """Random values of what a step is given: token ids, or numbers."""
+    """Random inputs of a step: token ids, or numbers."""
     at = Binding(B=batch, T=new, C=0)
     found: dict[str, Array] = {}
     for node in caller_inputs(program):
@@ -265,7 +265,7 @@ def _inputs(program: Program, batch: int, new: int) -> Mapping[str, Array]:
 
 
 def _rows(program: Program, node: Node) -> int:
-    """How many rows the table has that ids choose from; 2, which most tables have, where there is none."""
+    """The rows of the table that ids index; 2, which most tables have, if there is none."""
     lengths = [2]
     for entry in program.entries:
         graph = program[entry]

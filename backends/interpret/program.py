@@ -1,11 +1,11 @@
-"""Run a program in numpy, in float64, on small sizes and on all ranks in lockstep.
+"""Run a program in NumPy, in float64, on small sizes and on all ranks in lockstep.
 
 `interpret` runs one step and returns outputs and caches. Tests use it to prove passes: sharded equals
 unsharded, fused equals unfused, rolled equals unrolled, chunks equal the whole prompt, and a program equals
-the transformers model with the same weights.
+the transformers model with equal weights.
 
-`MeshRanks` holds values on all ranks of a mesh: a spread value is a list with one array per rank. Pieces
-have the length `ceildiv`, the last ones are shorter. Collectives move real data between the arrays.
+`MeshRanks` stores values on all ranks of a mesh: a value is a list with one array per rank. Pieces have the
+length `ceildiv`, the last ones are shorter. Collectives move real data between the arrays.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ class MeshRanks:
         return slice(start, min(start + size, length))
 
     def local(self, whole: Array, type: Tensor, rank: dict[str, int]) -> Array:
-        """What a rank holds of a global array."""
+        """The part of a global array on a rank."""
         lengths = zip(whole.shape, type.placements, strict=True)
         part = whole[tuple(self.piece(n, rank, p) for n, p in lengths)]
         return self.tokens(part, rank, type.tokens) if type.tokens else part
 
     def tokens(self, x: Array, rank: dict[str, int], over: Placement) -> Array:
-        """A rank's piece of sequences × positions, laid along the first dimension."""
+        """A rank's piece of sequences × positions, along the first dimension."""
         whole = flat(x)
         return whole[self.piece(len(whole), rank, over)]
 
@@ -127,7 +127,7 @@ class _Run:
         return MeshRanks(self.program.mesh)
 
     def step(self, inputs: Mapping[str, Array]) -> list[Array]:
-        """The outputs, whole, of one micro-batch that goes through every stage."""
+        """The whole outputs of one micro-batch through every stage."""
         handed: list[Spread] = []
         for entry in self.program.entries:
             graph = self.program[entry]
@@ -151,7 +151,7 @@ class _Run:
             elif op.loop:
                 results = self.repeat(op.loop, path, operands, loops[node.name])
             elif op.joins:
-                tokens = node.results[0].shape[1:2] or (T,)  # of a sequence, where they are split together
+                tokens = node.results[0].shape[1:2] or (T,)  # of a sequence, if they are split together
                 meeting = replace(self.meeting, positions=int(self.at(tokens[0])))
                 moved = [
                     self.ranks.run(op, x, meeting) for x in operands[: len(node.results) if op.moves else 1]
@@ -176,7 +176,7 @@ class _Run:
         return pieces
 
     def see(self, path: str, type: Tensor, pieces: Spread) -> None:
-        """Keep a value, if that is asked for and it can be put together: no partial sum, no routed rows."""
+        """Record a value if requested and if it can be assembled: no partial sum, no routed rows."""
         if self.seen is None or type.partial or type.tokens:
             return
         whole = np.empty(tuple(map(self.at, type.shape)))
@@ -185,24 +185,24 @@ class _Run:
             self.seen[path] = self.ranks.whole(pieces, type, whole.shape)
 
     def compute(self, op: Op, graph: Graph, node: Node, operands: list[Spread]) -> list[Spread]:
-        """An ordinary op, as its layer has it, rank by rank."""
+        """Run an ordinary op rank by rank, with its layer's attributes."""
         types = graph.operand_types(node)
         try:
             each = [
                 op.evaluate([o[i] for o in operands], node.results, self.place(node, types, rank))
                 for i, rank in enumerate(self.ranks.all)
             ]
-        except IndexError as error:  # of a table that has no such row
+        except IndexError as error:  # the table lacks this row
             raise InputError(f"%{node.name}: {error}") from None
         return [list(result) for result in zip(*each, strict=True)]
 
     def place(self, node: Node, types: tuple[Tensor, ...], rank: dict[str, int]) -> ExecutionPlace:
-        """Where the local axes of `node` begin on a rank."""
+        """The first indices of the local axes of `node` on a rank."""
         new = int(self.at.symbols["T"])
         origins: dict[str, int] = {}
         for term, type in zip(node.op.equation(types).operands, types, strict=True):
             for d, size, placement in zip(term, type.shape, type.placements, strict=True):
-                # Where a layer sees fewer tokens than there are, they are the last.
+                # A layer that sees fewer tokens sees the last ones.
                 before = max(new - int(self.at(size)), 0) if d.axes[0] == "t" else 0
                 if placement or before:
                     start = self.ranks.piece(self.at(size), rank, placement).start
@@ -224,7 +224,7 @@ class _Run:
         return self.cache(path, type) if op.role == "cache" else self.weight(op, op.param or path)
 
     def weight(self, op: Any, name: str) -> Spread:
-        """What the caller gives for a weight; `InputError` if it has another shape."""
+        """The caller's value of a weight; InputError if it has another shape."""
         own: Tensor = op.own
         found, shape = array(f"weight {name}", self.weights(name, own)), tuple(map(self.at, own.shape))
         if found.shape != shape:
@@ -232,7 +232,7 @@ class _Run:
         return self.ranks.spread(op.filled(round_trip(found, own.dtype)), op.type)
 
     def cache(self, path: str, type: Tensor) -> Spread:
-        """What the caller gave, or a cache before the first step."""
+        """The caller's value, or an empty cache before the first step."""
         shape = tuple(map(self.at, type.shape))
         if path not in self.caches and self.at.symbols["C"]:
             raise InputError(f"%{path}: a cache of shape {shape} is needed, and none is given")
@@ -255,15 +255,18 @@ def interpret(
     phase: str = "",
     seen: dict[str, Array] | None = None,
 ) -> tuple[list[Array], dict[str, Spread]]:
-    """The outputs of one step, whole, and the caches after it, by rank (which the next step is given).
+    """Run one step; return the whole outputs, and the caches after it by rank.
 
-    Each micro-batch goes through the entries one after another, on the ranks of each.
+    Each micro-batch passes through the entries in sequence, on the ranks of each.
 
-    `inputs` are whole and by name; their shapes say how many sequences and new tokens there are. `context` is
-    how many tokens came before, which left `caches`. `weights` gives the whole array of a checkpoint name (or
-    of a path, for weights without one) and a type, to whose element type it is then rounded. Shapes are
-    llmir's own, with heads apart. `seen` is given each value of the (last) micro-batch that is no partial
-    sum, by its path. `phase` is by default decode for one new token of each, else prefill.
+    Args:
+        inputs: Whole arrays by name. Their shapes give the numbers of sequences and new tokens.
+        weights: Returns the whole array for a checkpoint name (or a path, for weights without one) and a
+            type; the array is rounded to the dtype. Shapes are llmir's, with separate heads.
+        caches: The caches of the previous step, by rank.
+        context: The number of earlier tokens.
+        phase: The phase. The default is decode for one new token per sequence, else prefill.
+        seen: Receives each value of the last micro-batch that is not a partial sum, by path.
     """
     if not phase:
         most = max((x.shape[1] for x in inputs.values() if x.ndim > 1), default=1)
@@ -302,13 +305,13 @@ def interpret(
     types = [program[program.entries[-1]].type(v) for v in program[program.entries[-1]].outputs]
     whole = zip(types, zip(*found, strict=True), strict=True)
     outputs = [np.concatenate(each, axis=_batch(t)) if parts > 1 else each[0] for t, each in whole]
-    # Copies: what is only handed through is still the caller's.
+    # Copies, because values that pass through belong to the caller.
     kept = {path: [read_only(np.array(x)) for x in pieces] for path, pieces in written.items()}
     return list(map(read_only, outputs)), kept
 
 
 def caller_inputs(program: Program) -> list[Node]:
-    """The inputs that the caller gives: those of each entry but what the entry before hands over."""
+    """The inputs that the caller supplies: those of each entry, except the results of the previous entry."""
     handed = [0, *(len(program[entry].outputs) for entry in program.entries[:-1])]
     pairs = zip(program.entries, handed, strict=True)
     return [node for entry, count in pairs for node in program[entry].inputs[count:]]

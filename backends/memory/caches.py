@@ -41,9 +41,9 @@ POLICIES: dict[str, CachePolicy] = {}
 class CacheState:
     """One cache of a stage: its type on a rank before the step, whether the step writes to it, and where.
 
-    `times` micro-batches and layers have one like it; caches of one `layer` are its keys and its values, or
-    the parts of its state. A `ring` holds what a compressor is yet to make entries of: its rows come and go,
-    and are no keys of any attention.
+    `times` micro-batches and layers have an equal one. The caches of one `layer` are its keys and values, or
+    the parts of its state. A `ring` stores the inputs of incomplete compressed entries; its rows are
+    temporary, and no attention reads them as keys.
     """
 
     type: Tensor
@@ -59,16 +59,16 @@ class CacheState:
 
     @property
     def rows(self) -> Size:
-        """How many rows of each sequence there were before the step."""
+        """The number of rows of each sequence before the step."""
         return 1 if self.along is None else self.type.shape[self.along]
 
     @property
     def sequences(self) -> Size:
-        """How many there are."""
+        """The number of sequences."""
         return 1 if self.along == 0 else self.type.shape[0]
 
     def bytes(self, rows: Size) -> Size:
-        """Bytes of all sequences, with so many rows each."""
+        """The bytes of all sequences, with `rows` rows each."""
         return self.type.bytes if self.along is None else self.type.resized(self.along, rows).bytes
 
     @property
@@ -82,18 +82,18 @@ class CacheState:
         """The most rows of one sequence, where the context does not set them; None where it does."""
         match self.rows:
             case Dim(terms=terms) if self.ring:
-                period = max(abs(factor) for _, factor in terms)  # it is as full again after so many tokens
+                period = max(abs(factor) for _, factor in terms)  # it is full again after this many tokens
                 return int(np.max(Binding(C=np.arange(4 * period))(self.rows)) + 1)
         return 1 if self.along is None else None
 
     def after(self, rows: Size) -> Size:
-        """What so many rows before the step are after it."""
+        """The number of rows after the step, given the number before."""
         return after_step(rows) if self.written else rows
 
 
 @dataclass(frozen=True)
 class CachePolicy:
-    """Bytes of the caches' own types, as arithmetic says: `exact`; a page has so many tokens."""
+    """The exact bytes of the cache types; a page has `page` tokens."""
 
     name: ClassVar[str] = "exact"
     page: int = PAGE
@@ -110,7 +110,7 @@ class CachePolicy:
         return sum((state.bytes(self.rows(state)) * state.times for state in states), start=0)
 
     def spilled(self, made: Size, kept: Size) -> Size:
-        """Of the bytes of keys that a step reads, those that outlive it not: `kept` do."""
+        """The bytes of keys that a step reads and that do not outlive it; `kept` bytes do."""
         return made - kept
 
 
@@ -120,15 +120,15 @@ POLICIES[CachePolicy.name] = CachePolicy()
 class PagedCachePolicy(CachePolicy):
     """Whole pages of tokens for each sequence, and a pool for each kind of layer.
 
-    A window lies across a page more than it fills. So do TensorRT-LLM (a pool for each window, "KV Cache
-    System"), SGLang ("Hybrid Model Memory Pools"), and vLLM where layers of all kinds are equally many
+    A window spans one page more than it fills. TensorRT-LLM (a pool for each window, "KV Cache System") and
+    SGLang ("Hybrid Model Memory Pools") do this, and vLLM if layers of all kinds are equally many
     (`SlidingWindowSpec.max_memory_usage_bytes` of `vllm/v1/kv_cache_interface.py`).
     """
 
     name = "paged"
 
     def rows(self, state: CacheState) -> Size:
-        """Those of whole pages."""
+        """The rows of whole pages."""
         if state.most is not None:
             return state.most
         match state.rows:
@@ -139,7 +139,7 @@ class PagedCachePolicy(CachePolicy):
 
 
 class LayerCache(NamedTuple):
-    """What a layer keeps of one sequence: bytes of a row and how many, or those of a state."""
+    """The cache of a layer for one sequence: bytes per row and rows, or the bytes of a state."""
 
     row: int
     rows: Size = 1
@@ -147,22 +147,23 @@ class LayerCache(NamedTuple):
 
 
 class UnifiedCachePolicy(CachePolicy):
-    """One pool of equal pages for all layers: windows keep all tokens, states take a page.
+    """One pool of equal pages for all layers: windows retain all tokens, states take a page.
 
-    Pages of attention have so many tokens that the largest state fits, and a state is padded to one; layers
-    of each kind are padded to a multiple of the rarest kind's. So does vLLM: states ("Hybrid KV Cache
-    Manager", case 4, and `_get_kv_cache_groups_uniform_page_size`) in all releases of its V1, windows
-    (`unify_hybrid_kv_cache_specs`) with `--disable-hybrid-kv-cache-manager`, and where it is not there yet.
+    Pages of attention have enough tokens for the largest state, and a state is padded to one; layers of each
+    kind are padded to a multiple of the rarest kind's. vLLM does this: for states ("Hybrid KV Cache Manager",
+    case 4, and `_get_kv_cache_groups_uniform_page_size`) in all releases of V1, and for windows
+    (`unify_hybrid_kv_cache_specs`) with `--disable-hybrid-kv-cache-manager`, and in releases without this
+    manager.
     """
 
     name = "unified"
 
     def rows(self, state: CacheState) -> Size:
-        """Those of all tokens."""
+        """The rows of all tokens."""
         match state.rows:
             case Dim(terms=(((Min(a=a, b=int()),), 1),)):
                 return state.after(a)
-            case Dim(terms=terms) if (("C",), 1) in terms:  # less those of chunks that are over
+            case Dim(terms=terms) if (("C",), 1) in terms:  # minus those of finished chunks
                 return state.after(C)
         return state.after(state.rows)
 
@@ -196,13 +197,13 @@ class UnifiedCachePolicy(CachePolicy):
 
 
 def _group(counts: Collection[int]) -> int:
-    """How many layers share a page's number: those of the rarest kind; of all, if none is 25% more."""
+    """The layers that share a page number: the number of the rarest kind; of all, if no kind has 25% more."""
     least, most = min(counts), max(counts)
     return most if most < 1.25 * least else least
 
 
 def policy(name: str, page: int = PAGE) -> CachePolicy:
-    """The policy of that name, with pages of so many tokens; `InputError` for none.
+    """The policy with a name, with pages of `page` tokens; InputError for an unknown name.
 
     >>> policy("paged").name, list(POLICIES)
     ('paged', ['exact', 'paged', 'unified'])
@@ -219,11 +220,11 @@ def _policy(name: str, page: int) -> CachePolicy:
 
 
 class CacheGroup(NamedTuple):
-    """Layers whose caches grow alike.
+    """Layers with equally growing caches.
 
-    A block holds `tokens` tokens of one sequence in all these layers, and takes `pages` pages of the pool. A
-    window or chunk also keeps the last `kept` tokens before those of the step. It frees the blocks that it
-    leaves, so that a sequence that decodes has at most `limit` blocks. Both are None where nothing is freed.
+    A block stores `tokens` tokens of one sequence in all these layers, and takes `pages` pages of the pool. A
+    window or chunk also retains the last `kept` tokens before those of the step. It frees the blocks that it
+    leaves, so that a decoding sequence has at most `limit` blocks. Both are None if nothing is freed.
     """
 
     tokens: int
@@ -236,7 +237,7 @@ class CacheGroup(NamedTuple):
         return None if self.kept is None else int(self.limit_of(1))
 
     def limit_of(self, new: Number, xp: Namespace = SCALARS) -> Any:
-        """The most blocks of a sequence with so many `new` tokens in flight, beside the tokens kept.
+        """The largest number of blocks of a sequence with `new` tokens in flight, plus the retained tokens.
 
         `max_admission_blocks_per_request` of vllm/v1/kv_cache_interface.py,
         github.com/vllm-project/vllm/pull/40946.
@@ -247,13 +248,13 @@ class CacheGroup(NamedTuple):
         return None if self.kept is None else xp.ceildiv(self.kept + new, self.tokens) + 1
 
     def blocks(self, tokens: Number, new: Number = 1, xp: Namespace = SCALARS) -> Number:
-        """Blocks of a sequence with so many tokens, of which `new` ones are in flight."""
+        """The blocks of a sequence with `tokens` tokens, of which `new` are in flight."""
         found, limit = xp.ceildiv(tokens, self.tokens), self.limit_of(new, xp)
         return found if limit is None else xp.minimum(found, limit)
 
 
 def pages(groups: Sequence[CacheGroup], tokens: Number, new: Number = 1, xp: Namespace = SCALARS) -> Number:
-    """Pages of all groups for a sequence with so many tokens, of which `new` ones are in flight."""
+    """The pages of all groups for a sequence with `tokens` tokens, of which `new` are in flight."""
     return sum(group.pages * group.blocks(tokens, new, xp) for group in groups)
 
 
@@ -266,11 +267,11 @@ def pages_needed(
     in_flight: int,
     xp: Namespace = SCALARS,
 ) -> Number:
-    """Pages with which so many sequences reach so many tokens without preemption, whenever each began.
+    """The pages with which `sequences` sequences reach `length` tokens without preemption, at any ages.
 
-    All may be as long as they get, but those that are prefilled, whose windows have more blocks: the tokens
-    in flight are those of as many whole prompts as possible, and of a part of one. The states of a sequence
-    take `state` pages.
+    All may have their full length, except those in prefill, whose windows have more blocks: the tokens in
+    flight belong to as many whole prompts as possible, and to a part of one. The states of a sequence take
+    `state` pages.
     """
     each = pages(groups, length, xp=xp)
     if not in_flight or all(group.kept is None for group in groups):
@@ -283,10 +284,10 @@ def pages_needed(
 
 
 class CachePool(NamedTuple):
-    """Equal pages of so many `bytes`, for groups of layers; the states of a sequence take `state` pages.
+    """Equal pages of `bytes` bytes, for groups of layers; the states of a sequence take `state` pages.
 
-    A token of its layers takes `token_bytes`, as long as no window leaves it; the longest window is of
-    `window` tokens, None where some layers keep all.
+    A token of its layers takes `token_bytes` until a window leaves it. The longest window has `window`
+    tokens, None if some layers retain all.
     """
 
     bytes: int
@@ -303,13 +304,13 @@ class CachePool(NamedTuple):
 
 
 class StageCaches(NamedTuple):
-    """The pools of a stage, and the rule by which they divide its memory."""
+    """The pools of a stage, and the rule that divides its memory among them."""
 
     pools: tuple[CachePool, ...]
     rule: CacheRule
 
     def shares(self, longest: Number, xp: Namespace = SCALARS) -> list[Number]:
-        """The share of each pool, where a request has so many tokens at most."""
+        """The share of each pool, for requests of at most `longest` tokens."""
         if len(self.pools) == 1:
             return [1.0]
         weights = [self._weight(pool, longest, xp) for pool in self.pools]
@@ -336,7 +337,7 @@ class StageCaches(NamedTuple):
         return found
 
     def log_tokens(self, bytes: float) -> int | None:
-        """Tokens that vLLM logs for so many bytes where windows free blocks: of each group, as many pages.
+        """The tokens that vLLM logs for `bytes` bytes if windows free blocks: equal pages of each group.
 
         `_report_kv_cache_config` of vllm/v1/core/kv_cache_utils.py.
         """
@@ -349,7 +350,7 @@ class StageCaches(NamedTuple):
 
 
 class _Growth(NamedTuple):
-    """How caches of a layer grow: bytes of a row, tokens of a row, tokens kept; or bytes of a state."""
+    """The growth of a layer's caches: bytes per row, tokens per row, retained tokens; or bytes of a state."""
 
     row: int = 0
     per: int = 1
@@ -357,11 +358,11 @@ class _Growth(NamedTuple):
     state: int = 0
 
 
-_SPAN = 1 << 16  # tokens: a multiple of what compressed caches and chunks count in
+_SPAN = 1 << 16  # tokens: a multiple of the periods of compressed caches and chunks
 
 
 def stage_caches(states: Sequence[CacheState], block: int, rule: CacheRule, parts: int = 1) -> StageCaches:
-    """The pools of a stage with these caches, of which each of `parts` micro-batches has its own."""
+    """The pools of a stage with these caches; each of `parts` micro-batches has separate ones."""
     layers: dict[tuple[str, _Growth], list[tuple[CacheState, _Growth]]] = {}
     for state in states:
         growth = _growth(state, rule.keeps)
@@ -375,13 +376,13 @@ def stage_caches(states: Sequence[CacheState], block: int, rule: CacheRule, part
     growing = [name for kind, name in names.items() if kind.row]
     pools: dict[int | None, Counter[_Growth]] = {}
     for kind, times in kinds.items():
-        alone = None not in growing and growing  # states have no pool of their own
+        alone = None not in growing and growing  # states have no separate pool
         pools.setdefault(growing[0] if alone and kind.state else names[kind], Counter())[kind] += times
     return StageCaches(tuple(_pool(each, block) for each in pools.values()), rule)
 
 
 def _pool_name(kept: int | None, rule: CacheRule) -> int | None:
-    """What tells the pool of layers with such a window from others."""
+    """The key of the pool for layers with a window."""
     match rule.split:
         case "windows":
             return kept
@@ -391,7 +392,7 @@ def _pool_name(kept: int | None, rule: CacheRule) -> int | None:
 
 
 def _growth(state: CacheState, keeps: Collection[str]) -> _Growth:
-    """How a cache grows; windows and chunks that `keeps` names keep all tokens."""
+    """The growth of a cache; windows and chunks listed in `keeps` retain all tokens."""
     if state.most is not None:
         return _Growth(state=state.row * state.most)
     match state.rows:
@@ -401,17 +402,17 @@ def _growth(state: CacheState, keeps: Collection[str]) -> _Growth:
             chunk = max(abs(factor) for _, factor in terms)
             return _Growth(state.row, kept=None if "chunk" in keeps else chunk - 1)
     one, two = (float(Binding(C=n * _SPAN)(state.rows)) for n in (1, 2))
-    if one == two:  # of a fixed number of rows, as of images
+    if one == two:  # a fixed number of rows, as for images
         return _Growth(state=round(state.row * two))
     return _Growth(state.row, per=max(1, round(_SPAN / (two - one))))
 
 
 def _pool(kinds: Counter[_Growth], block: int) -> CachePool:
-    """A pool of equal pages.
+    """Build a pool of equal pages.
 
     Blocks of attention have `block` tokens, or a multiple so that a state fits in a page; shorter rows have
-    more tokens in a block. A page has as many layers as the rarest kind, or all if no kind has 25% more, and
-    a state takes one (`_get_kv_cache_groups_uniform_page_size` of vllm/v1/core/kv_cache_utils.py).
+    more tokens in a block. A page covers as many layers as the rarest kind has, or all if no kind has 25%
+    more, and a state takes one (`_get_kv_cache_groups_uniform_page_size` of vllm/v1/core/kv_cache_utils.py).
     """
     widest, largest = max(kind.row for kind in kinds), max(kind.state for kind in kinds)
     least = block * widest

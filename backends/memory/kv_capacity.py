@@ -1,7 +1,7 @@
-"""KV-cache capacity: what an engine leaves for caches, and how many tokens and requests fit.
+"""KV-cache capacity: the memory that an engine leaves for caches, and the tokens and requests that fit.
 
-`KvPool` applies the memory rule of an engine (`_RULES`, named in the engine's file) to a program on a
-device: usable bytes less weights, activations, workspaces and other terms of a rank are its `KvBudget`.
+`KvPool` applies the memory rule of an engine (`_RULES`, named in the engine's file) to a program on a device:
+usable bytes minus weights, activations, workspaces and other terms of a rank are its `KvBudget`.
 `token_capacity` and `largest_fit` turn the rest into tokens and requests. `MemoryBreakdown` lists the terms
 as an engine's log does: `pool_breakdown` with the rule of an engine, `step_breakdown` without one.
 """
@@ -30,15 +30,15 @@ from llmir.ir.sizes.polynomial import Size, may_decrease
 from .caches import CacheGroup, StageCaches, pages, pages_needed, policy, stage_caches
 from .liveness import cache_states, reserved_bytes, stage_memories
 
-# Room for caches
+# Memory for caches
 
 FP32 = 4  # bytes
-CHUNK = 1 << 16  # tokens: longer than any model's chunk of keys (Llama 4's are of 8,192)
+CHUNK = 1 << 16  # tokens: longer than the chunk of any model (Llama 4's has 8,192)
 UNLIMITED = 1 << 40  # sequences or tokens, where one takes no memory
 
 
 class PeakPoint(NamedTuple):
-    """When a step holds most: `what` runs, of `n` tokens, sequences or images."""
+    """The point of a step with the peak memory: `what` runs, with `n` tokens, sequences or images."""
 
     what: str
     n: int
@@ -53,9 +53,10 @@ FORWARD, SAMPLER, ENCODER = "forward pass", "sampler", "encoder"
 
 
 class KvBudget(NamedTuple):
-    """The memory of one rank of a stage, in bytes: of `usable` ones `held` are taken, the rest is for caches.
+    """The memory of one rank of a stage, in bytes: `held` of the `usable` bytes are taken, the rest is for
+    caches.
 
-    `fullest` says when a step holds the activations.
+    `fullest` is the point of a step with the peak of activations.
     """
 
     usable: float
@@ -67,11 +68,11 @@ class KvBudget(NamedTuple):
 
     @property
     def caches(self) -> float:
-        """Bytes for caches; below 0 where not even the rest has room."""
+        """Bytes for caches; negative if even the rest does not fit."""
         return self.usable - self.held
 
 
-Used = tuple[float, float]  # bytes that may be used, and those of them that are
+Used = tuple[float, float]  # usable bytes, and used ones
 
 
 def _physical(physical: float, share: float, weights: float, activations: float, overhead: float) -> Used:
@@ -79,7 +80,7 @@ def _physical(physical: float, share: float, weights: float, activations: float,
 
 
 def _static(physical: float, share: float, weights: float, activations: float, overhead: float) -> Used:
-    """Activations have what the share leaves; what they take beyond that is the weights' neighbour."""
+    """Activations use the memory outside the share; what exceeds it counts with the weights."""
     free = physical - overhead
     return share * free, weights + max(0.0, activations - (1 - share) * free)
 
@@ -89,7 +90,7 @@ def _free(physical: float, share: float, weights: float, activations: float, ove
     return min(physical, held + share * (physical - held)), held
 
 
-# Of physical bytes, a share of them, and what weights, activations and overhead take.
+# Of physical bytes, the usable share, and the use by weights, activations and overhead.
 _RULES: dict[str, Callable[[float, float, float, float, float], Used]] = {
     "physical": _physical,
     "static": _static,
@@ -99,12 +100,12 @@ _RULES: dict[str, Callable[[float, float, float, float, float], Used]] = {
 
 @dataclass(frozen=True, eq=False)
 class KvPool(Record):
-    """What an engine's rule makes of a program on a device, for requests of `length` tokens.
+    """The memory rule of an engine applied to a program on a device, for requests of `length` tokens.
 
-    What is not stated is as the rule has it: sequences at once and tokens of a step, of each data-parallel
-    rank, and the share that may be used. A request has `max_model_len` tokens at most, by default `length`,
-    of which `answer` ones are generated and written to the cache. `reserve_bytes` are kept free, and each
-    request has so many `images`. `graphs` are what the engine captures.
+    Values that are not set follow the rule: sequences at once and tokens of a step, on each data-parallel
+    rank, and the usable share. A request has at most `max_model_len` tokens, by default `length`, of which
+    `answer` are generated and written to the cache. `reserve_bytes` stay free, and each request has `images`
+    images. `graphs` are the engine's captured graphs.
     """
 
     program: Program
@@ -162,7 +163,7 @@ class KvPool(Record):
 
     @cached_property
     def aside(self) -> float | None:
-        """Bytes that are kept free where no share is stated; None where one is, or the rule has one."""
+        """Bytes that stay free if no share is set; None if one is, or if the rule has one."""
         if self.utilization is not None or not self.rule.aside:
             return None
         tp, pp = self.program.parallelism.tp, self.program.parallelism.pp
@@ -170,7 +171,7 @@ class KvPool(Record):
         return engine.first_match(self.rule.aside, self.device, tp).whole(self.tokens, captured, tp * pp)
 
     def rooms(self, sequences: int | None = None) -> tuple[KvBudget, ...]:
-        """Of each stage, with room to sample so many sequences at once."""
+        """The budget of each stage, with memory to sample `sequences` sequences at once."""
         return _rooms(self, sequences or self.sequences)
 
     @cached_property
@@ -184,12 +185,12 @@ class KvPool(Record):
 
     @cached_property
     def tightest(self) -> int:
-        """The stage whose caches are the first to be full."""
+        """The stage whose caches are full first."""
         return self._tokens.index(min(self._tokens))
 
     @property
     def kv_tokens(self) -> int | None:
-        """Tokens in the caches of all ranks, in whole blocks; None where they take no room."""
+        """Tokens in the caches of all ranks, in whole blocks; None if they take no memory."""
         return None if min(self._tokens) >= UNLIMITED else min(self._tokens)
 
     @cached_property
@@ -219,7 +220,7 @@ class KvPool(Record):
         return min(found, key=lambda each: each[:2])[2] if found else PagePool(UNLIMITED, (), 0)
 
     def pages_of(self, pool: PagePool, sequences: int) -> int:
-        """Pages of a rank for so many of the longest requests."""
+        """The pages of a rank for `sequences` of the longest requests."""
         of = sequences, self._prompt(self.longest), self.longest, self.in_flight
         return int(pages_needed(pool.groups, pool.state, *of))
 
@@ -231,13 +232,13 @@ class KvPool(Record):
         return pool.total / each if each else float(UNLIMITED)
 
     def _prompt(self, length: Number) -> Number:
-        """Tokens of the prompt of a request with so many tokens."""
+        """The prompt tokens of a request with `length` tokens."""
         return length - self.answer
 
     def held(self, sequences: int, length: int) -> tuple[float, ...]:
-        """Bytes of caches of a rank of each stage, with so many requests in each micro-batch.
+        """Cache bytes of a rank of each stage, with `sequences` requests in each micro-batch.
 
-        With so many bytes all requests reach this length without preemption.
+        With these bytes all requests reach `length` without preemption.
         """
         if self.cache_policy == "exact":
             return tuple(map(float, self.needed(sequences, length)))
@@ -254,7 +255,7 @@ class KvPool(Record):
         return tuple(caches.needed(*of, xp=xp) for caches in self.caches)
 
     def short(self, sequences: int) -> float:
-        """Bytes that so many requests lack on the stage that lacks most; below 0 where there is room."""
+        """The missing bytes for `sequences` requests on the fullest stage; negative if they fit."""
         each = -(-sequences * self.program.micro_batches // self.program.parallelism.dp)
         rooms = self.rooms(self.max_num_seqs or max(self.sequences, each))
         held = self.held(sequences, self.length)
@@ -262,7 +263,7 @@ class KvPool(Record):
 
     @cached_property
     def max_requests(self) -> int:
-        """How many of the longest requests lie in the caches of all ranks."""
+        """The number of the longest requests that fit in the caches of all ranks."""
         caches = [room.caches for room in self.rooms()]
 
         def fits(sequences: int) -> bool:
@@ -277,7 +278,7 @@ class KvPool(Record):
 
 
 class PagePool(NamedTuple):
-    """Pages of a rank: how many there are, and which blocks of groups and states take them."""
+    """The pages of a rank, and the blocks of groups and states that take them."""
 
     total: int
     groups: tuple[CacheGroup, ...]
@@ -291,9 +292,9 @@ def _stage_caches(program: Program, block: int, rule: CacheRule) -> tuple[StageC
 
 
 def token_capacity(program: Program, caches: tuple[float, ...], block: int) -> tuple[int, ...]:
-    """Tokens that lie in so many bytes of each stage, in whole blocks and on all data-parallel ranks.
+    """The tokens that fit in `caches` bytes of each stage, in whole blocks and on all data-parallel ranks.
 
-    All layers keep all tokens, as engines count: those of windows too.
+    All layers retain all tokens, as engines count, including windows.
     """
     parallel, parts = program.parallelism.dp, program.micro_batches
     sizes = reserved_bytes(program.phase("decode"), policy("unified", block))
@@ -302,7 +303,7 @@ def token_capacity(program: Program, caches: tuple[float, ...], block: int) -> t
         def fits(n: int) -> bool:
             return float(Binding(B=parallel, T=1, C=block * n - 1)(size)) / parts <= bytes
 
-        # Where all layers keep all tokens, blocks take as much each.
+        # If all layers retain all tokens, blocks take equal memory.
         one = float(Binding(B=parallel, T=1, C=block - 1)(size)) / parts
         near = int(bytes / one) if 0 < one <= bytes else 0
         return near if 0 < near < UNLIMITED and fits(near) and not fits(near + 1) else largest_fit(fits)
@@ -312,20 +313,20 @@ def token_capacity(program: Program, caches: tuple[float, ...], block: int) -> t
 
 
 def keeps_every_token(program: Program, length: int) -> bool:
-    """Whether each token of a request of so many takes as much: no window is over, and no state is kept."""
+    """Whether each token of a request takes equal memory: no window is exceeded, and there are no states."""
     one, all_of_them = (Binding(B=1, T=1, C=n - 1) for n in (1, length))
     sizes = reserved_bytes(program.phase("decode"), policy("exact"))
     return all(length * float(one(size)) == float(all_of_them(size)) for size in sizes)
 
 
 def peak_cache_bytes(size: Size, sequences: int, last: int) -> float:
-    """The most bytes that caches take up to a last context; those of chunks are full before one is over."""
+    """The peak cache bytes up to a last context; caches of chunks are full before a chunk ends."""
     contexts = np.arange(max(0, last - CHUNK), last + 1) if may_decrease(size) else last
     return float(np.max(Binding(B=sequences, T=1, C=contexts)(size)))
 
 
 def largest_fit(fits: Callable[[int], bool]) -> int:
-    """The largest number that fits, up to 2⁴⁰; 0 where 1 does not. A smaller one than what fits does too."""
+    """The largest number that fits, up to 2⁴⁰; 0 if 1 does not fit. All smaller numbers must fit too."""
     low, high = 0, 1
     while high < UNLIMITED and fits(high):
         low, high = high, 2 * high
@@ -352,9 +353,9 @@ def _rooms(pool: KvPool, sequences: int) -> tuple[KvBudget, ...]:
 
 
 def _steps(pool: KvPool, stage: int, sequences: int) -> dict[PeakPoint, float]:
-    """What a rank of a stage holds beside weights and caches in the fullest moments of a step, in bytes.
+    """The memory of a rank of a stage besides weights and caches, at the peak points of a step, in bytes.
 
-    A stage that is not the first has buffers of its own for what it receives: hidden states and residual.
+    Later stages have separate buffers for received hidden states and residuals.
     """
     rule, program = pool.rule, pool.program.phase("prefill")
     tokens = int(program.facts.get("prompt") or max(pool.tokens, program.image_tokens + 1))
@@ -378,7 +379,7 @@ def _steps(pool: KvPool, stage: int, sequences: int) -> dict[PeakPoint, float]:
 
 
 class LogitsHead(NamedTuple):
-    """What makes logits: hidden values and entries of the vocabulary, and the bytes of one of each."""
+    """The product of the logits: hidden values and entries of the vocabulary, and bytes of one of each."""
 
     hidden: int
     vocabulary: int
@@ -388,7 +389,7 @@ class LogitsHead(NamedTuple):
 
 @lru_cache(maxsize=256)
 def _head(program: Program) -> LogitsHead:
-    """Of the last product; of none where there is none."""
+    """The last product; zeros if there is none."""
     graph = program[program.entries[-1]]
     product = next((node for node in reversed(graph.nodes) if node.op.matrices), None)
     if product is None:
@@ -400,7 +401,7 @@ def _head(program: Program) -> LogitsHead:
 
 @lru_cache(maxsize=256)
 def _experts(program: Program, stage: int) -> tuple[tuple[Size, Size, Size], ...]:
-    """Of the experts of each layer: bytes that go into the last matrix, come out, and of gate and up."""
+    """For the experts of each layer: bytes of the last matrix's input and output, and of gate and up."""
     layers: dict[str, list[Instance]] = {}
     for at in program.instances():
         if at.stage == stage and at.node.op.active < 1:
@@ -417,10 +418,10 @@ def _experts(program: Program, stage: int) -> tuple[tuple[Size, Size, Size], ...
 
 
 def _workspace(program: Program, stage: int, at: Binding) -> float:
-    """Bytes of the two buffers that experts work in, which outlive the layer.
+    """The bytes of the two buffers of experts, which outlive the layer.
 
-    Gate and up lie in one, and then what the last matrix makes; what lies between them in the other, which
-    has room for rows of hidden values too (`TritonExperts.workspace_shapes` of vLLM).
+    One stores gate and up, then the output of the last matrix. The other stores the values between, and has
+    at least the size of hidden values (`TritonExperts.workspace_shapes` of vLLM).
     """
     sizes = (tuple(map(at, of)) for of in _experts(program, stage))
     return float(max((max(x, y) + max(wide, y) for x, y, wide in sizes), default=0))
@@ -431,13 +432,13 @@ def _workspace(program: Program, stage: int, at: Binding) -> float:
 
 @dataclass(frozen=True)
 class MemoryBreakdown(Figures, Result):
-    """Bytes of one rank of the stage whose caches are full first, and what the caches of all ranks hold.
+    """Bytes of one rank of the stage whose caches are full first, and the capacity of all ranks' caches.
 
-    Of `physical_bytes` a rule makes `usable_bytes`; `kv_bytes` are what the others leave of those, 0 if
-    nothing. `kv_tokens` lie in them in whole blocks, None if they take none, and `max_requests` requests of
-    `request_tokens` at once, of which caches keep all tokens if `keeps_all`; `max_concurrency` is what vLLM
-    logs, None without an engine. Of `overhead_bytes` `graph_bytes` are for CUDA graphs. Without an engine
-    activations are those of all requests read in one step.
+    A rule derives `usable_bytes` from `physical_bytes`; `kv_bytes` are the rest after all other terms, at
+    least 0. They store `kv_tokens` tokens in whole blocks, None if tokens take none, and `max_requests`
+    requests of `request_tokens` at once; `keeps_all` means that caches retain all tokens. `max_concurrency`
+    is the value in vLLM's log, None without an engine. `overhead_bytes` include `graph_bytes` for CUDA
+    graphs. Without an engine, activations are those of all requests prefilled in one step.
     """
 
     model: str
@@ -465,12 +466,12 @@ class MemoryBreakdown(Figures, Result):
     max_batched_tokens: int | None
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the terms as JSON-compatible values."""
         return {name: value for name, value in vars(self).items() if name not in ("model", "device")}
 
 
 def pool_breakdown(pool: KvPool, engine: str) -> MemoryBreakdown:
-    """What an engine makes of a program on a device."""
+    """The memory of a program with the rule of an engine."""
     room, rule = pool.rooms()[pool.tightest], pool.rule
     return MemoryBreakdown(
         model=pool.program.title,
@@ -509,7 +510,7 @@ def step_breakdown(
     max_requests: int,
     length: int,
 ) -> MemoryBreakdown:
-    """What is left where no engine has a rule: the weights and activations of each stage, and the rest."""
+    """The memory without an engine's rule: the weights and activations of each stage, and the rest."""
     caches = tuple(usable - weights - activations for weights, activations in stages)
     tokens = token_capacity(program, caches, 1)
     tightest = tokens.index(min(tokens))

@@ -1,14 +1,12 @@
-"""Peak memory of a step: which values are alive while each op runs, and their bytes on one rank.
+"""Peak memory of a step: the live values while each op runs, and their bytes on one rank.
 
-Weights and caches are resident. Every other value lives from the op that makes it to the last op that needs
-it. The peak is taken at each op with its operands, results and workspace alive. An op that writes in place
-(`Op.aliases`) reuses the memory of an operand that nothing needs later. The first, middle and last
-iterations of a `repeat` differ in which inputs of the body may be freed inside; equal iterations are walked
-once.
+Weights and caches are resident. Every other value lives from its producer to its last user. The peak is taken
+at each op with its operands, results and workspace alive. An op that writes in place (`Op.aliases`) reuses
+the memory of an operand without later users. The first, middle and last iterations of a `repeat` differ in
+which inputs of the body may be freed inside; equal iterations are walked once.
 
-Liveness depends on the ops and on which sizes are equal, not on their values: a schedule is walked once
-with symbols for sizes (`Lifetimes`), for all meshes and dtypes. `stage_memories` returns the memory of each
-stage.
+Liveness depends on the ops and on which sizes are equal, not on their values: a schedule is walked once with
+symbols for sizes (`Lifetimes`), for all meshes and dtypes. `stage_memories` returns the memory of each stage.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from .caches import CachePolicy, CacheState, policy
 
 
 class Allocation(NamedTuple):
-    """A piece of transient memory, and the value that it was made for."""
+    """A piece of transient memory, and the value for which it was allocated."""
 
     name: str
     bytes: Size
@@ -58,7 +56,7 @@ class LivenessPoint(NamedTuple):
 
 
 class BodyLiveness(NamedTuple):
-    """The moments of a body that a `repeat` runs while so many bytes are held `outside`."""
+    """The points of a `repeat`'s body, with the bytes that are live `outside`."""
 
     op: str
     base: Size
@@ -70,7 +68,7 @@ Step = LivenessPoint | BodyLiveness
 
 
 def _expanded(steps: Iterable[Step]) -> Iterator[LivenessPoint]:
-    """Each moment, those of bodies in their place."""
+    """Each point, with bodies expanded."""
     for step in steps:
         if isinstance(step, LivenessPoint):
             yield step
@@ -91,9 +89,9 @@ def _largest(sizes: tuple[Size, ...]) -> tuple[Size, ...]:
 
 
 class _Sizes(NamedTuple):
-    """The bytes of a graph's values on one rank, what is kept of them, and workspaces of ops, where any.
+    """The bytes of a graph's values on one rank, the retained part of them, and workspaces of ops.
 
-    Of rows of a cache that are read now, a cache policy does not keep all.
+    A cache policy does not retain all rows of a cache that are read now.
     """
 
     values: dict[Value, Size]
@@ -102,7 +100,7 @@ class _Sizes(NamedTuple):
 
 
 class _Bytes(NamedTuple):
-    """What a graph's ops are to a walk, but for sizes, and these."""
+    """The structure of a graph's ops without sizes, and the sizes."""
 
     ops: tuple[object, ...]
     sizes: _Sizes
@@ -133,11 +131,11 @@ def _bytes(graph: Graph, mesh: Mesh, by: CachePolicy) -> _Bytes:
 
 
 class _Schedule:
-    """A graph and the bodies that it runs, with symbols for sizes; equal to all that are walked alike."""
+    """A graph with its bodies, with symbols for sizes; equal to all schedules that are walked equally."""
 
     def __init__(self, program: Program, graph: Graph, by: CachePolicy) -> None:
         self.program, self.graph, self.by = program, graph, by
-        self.numbers: dict[Size, int] = {}  # of sizes, each in place of its symbol
+        self.numbers: dict[Size, int] = {}  # of sizes, by number of the symbol
         self.sizes: dict[Graph, _Sizes] = {}
         key: list[object] = []
         self._add(graph, key)
@@ -151,13 +149,13 @@ class _Schedule:
         return isinstance(other, _Schedule) and self.key == other.key
 
     def _symbol(self, size: Size, key: list[object]) -> Size:
-        """What stands for a size, 0 for none."""
+        """The symbol of a size, 0 for none."""
         number = self.numbers.setdefault(size, len(self.numbers)) if size else -1
         key.append(number)
         return _symbol(number) if size else 0
 
     def _add(self, graph: Graph, key: list[object]) -> None:
-        """A graph's ops and sizes, and those of its bodies."""
+        """Add a graph's ops and sizes, and those of its bodies."""
         found = _bytes(graph, self.program.mesh, self.by)
         sizes = self.sizes[graph] = _Sizes({}, {}, {})
         key.append(found.ops)
@@ -178,7 +176,7 @@ class _Schedule:
         return [node.values[0] in used for node in body.inputs]
 
     def needs(self, node: Node) -> Sequence[Value]:
-        """The operands that a node needs: of a `repeat`, those that its body reads."""
+        """The operands that a node needs; of a `repeat`, those that its body reads."""
         if not (loop := node.op.loop):
             return node.operands
         return [v for v, read in zip(node.operands, self.reads(loop.body), strict=True) if read]
@@ -200,7 +198,7 @@ class Lifetimes:
 
     @cached_property
     def moments(self) -> tuple[LivenessPoint, ...]:
-        """What is held while each op runs."""
+        """The live values while each op runs."""
         return tuple(
             moment._replace(op=self._prefix + moment.op) for moment in map(self._real, _expanded(self._steps))
         )
@@ -216,7 +214,7 @@ class Lifetimes:
         return LivenessPoint(moment.op, self._size(moment.bytes), outside, inside)
 
     def _size(self, size: Size) -> Size:
-        """What a sum of symbols is of."""
+        """The size of a sum of symbols."""
         if not self._values or not isinstance(size, Dim):
             return size
         return weighted_sum((self._values[int(str(name))], count) for (name,), count in size.terms)
@@ -234,7 +232,7 @@ def _sizes(steps: Iterable[Step]) -> tuple[Size, ...]:
 
 
 def lifetimes(program: Program, graph: Graph, by: CachePolicy, prefix: str = "") -> Lifetimes:
-    """What an entry holds while each of its ops runs."""
+    """The live values of an entry while each of its ops runs."""
     schedule = _Schedule(program, graph, by)
     walk = _walked(schedule)
     return Lifetimes(tuple(walk.steps), walk.peaks, tuple(schedule.numbers), prefix)
@@ -252,7 +250,7 @@ def _iterations(times: int) -> list[tuple[bool, bool]]:
 
 
 class _ReleasableInput(NamedTuple):
-    """An input that may be let go inside a body, the first that lies in its piece, and the bytes of that."""
+    """An input that may be freed inside a body, the first one in its piece, and the bytes of the piece."""
 
     name: str
     piece: str
@@ -260,7 +258,7 @@ class _ReleasableInput(NamedTuple):
 
 
 class _Bodies:
-    """The walks of the bodies of a schedule, one for those alike."""
+    """The walks of the bodies of a schedule, shared by equal ones."""
 
     def __init__(self, schedule: _Schedule) -> None:
         self.schedule = schedule
@@ -269,9 +267,9 @@ class _Bodies:
     def walk(
         self, body: Graph, owned: Mapping[str, Allocation | None], wanted: Sequence[Value]
     ) -> _ScheduleWalk:
-        """The walk of a body: `owned` are inputs that may be let go, each with the piece that it lies in.
+        """The walk of a body; `owned` are inputs that may be freed, each with its piece.
 
-        None is a piece of its own.
+        None means a separate piece.
         """
         first: dict[Allocation, str] = {}
         given = []
@@ -291,8 +289,8 @@ class _Bodies:
 class _ScheduleWalk:
     """One pass over a graph's schedule.
 
-    `given` are the inputs that may be let go inside (None: all, each in a piece of its own), and `wanted` the
-    outputs that are needed.
+    `given` are the inputs that may be freed inside (None: all, each in a separate piece), and `wanted` the
+    needed outputs.
     """
 
     def __init__(
@@ -301,9 +299,9 @@ class _ScheduleWalk:
         self.bodies, self.graph, self.wanted = bodies, graph, wanted
         self.schedule, self.sizes = bodies.schedule, bodies.schedule.sizes[graph]
         self.steps: list[Step] = []
-        self.live: dict[Value, Allocation] = {}  # by the value that a piece was made for
+        self.live: dict[Value, Allocation] = {}  # by the value for which a piece was allocated
         self.total: Size = 0
-        self.home: dict[Value, Value] = {}  # value -> the value whose piece it lies in
+        self.home: dict[Value, Value] = {}  # value -> the value with its piece
         self.last: dict[Value, int] = {}  # piece -> position of its last use; outputs are never let go
         self.uses = self._uses()
         if given is None:
@@ -383,7 +381,7 @@ class _ScheduleWalk:
         given = {n: p for n, p in pieces.items() if p not in kept}  # let go in the first
         pairs = list(zip(body.outputs, node.values, strict=True))
         back = [v for v, _ in pairs[: loop.carried]]
-        handed = [v for v, ours in pairs[loop.carried :] if ours in self.uses]  # by the last
+        handed = [v for v, ours in pairs[loop.carried :] if ours in self.uses]  # by the last iteration
         for first, last in _iterations(loop.times):
             ours = pieces if last else given if first else {}
             fresh = {} if first else dict.fromkeys(carried)  # the last iteration's
@@ -397,7 +395,7 @@ class _ScheduleWalk:
         for value, piece in zip(node.values, walk.outputs, strict=True):
             if piece in made:
                 self._share(value, made[piece])
-            elif piece in walk.live:  # what is handed out of a cache lies there
+            elif piece in walk.live:  # additional results of a cache are in its memory
                 self._hold(value, str(value)[1:], walk.live[piece].bytes)
                 made[piece] = value
         self._let_go(position, dying, node)
@@ -407,7 +405,7 @@ class _ScheduleWalk:
 
 
 class Peak(NamedTuple):
-    """Where memory is fullest: the op, the transient bytes, and what they hold, largest first."""
+    """The peak memory: the op, the transient bytes, and their values, largest first."""
 
     op: str
     bytes: Number
@@ -424,7 +422,7 @@ class RankMemory:
 
     @property
     def moments(self) -> tuple[LivenessPoint, ...]:
-        """What is held while each op runs."""
+        """The live values while each op runs."""
         return self.lifetimes.moments
 
     @cached_property
@@ -463,7 +461,7 @@ class RankMemory:
 def stage_memories(program: Program, cache_policy: str = "exact") -> tuple[RankMemory, ...]:
     """The memory of one rank of each stage; caches are those of all micro-batches, activations of one.
 
-    Weights are those of all phases: what each has in a form of its own lies beside the others.
+    Weights are those of all phases; weights in different forms count separately.
     """
     return _memories(program, policy(cache_policy))
 
@@ -495,7 +493,7 @@ def cache_states(program: Program) -> list[list[CacheState]]:
 
 
 def cache_state(program: Program, graph: Graph, node: Node, path: str, repeat: int) -> CacheState:
-    """What a cache of a graph keeps, where that runs under a path and so often."""
+    """The state of a cache in a graph that runs under a path, `repeat` times."""
     type, layer = node.results[0].local(program.mesh), path.rpartition(".")[0]
     written = not program.patches and node.name in _written(graph)  # images are before all tokens
     return CacheState(type, written, layer, repeat * program.micro_batches, "series" in node.op.axes)
@@ -506,14 +504,14 @@ def other_phase_tensors(program: Program) -> Iterator[Instance]:
     seen = {_identity(at) for at in program.instances()} if program.phases else set()
     for phase in program.phases.values():
         for at in phase.instances():
-            here = at.stage < len(program.entries)  # what encodes images lies on the first stage alone
+            here = at.stage < len(program.entries)  # the encoder of images is on the first stage only
             if here and at.node.op.role in ("weight", "cache") and _identity(at) not in seen:
                 seen.add(_identity(at))
                 yield at
 
 
 def _identity(at: Instance) -> tuple[object, ...]:
-    """What makes a weight the same in two phases."""
+    """The key by which two phases share a weight."""
     return at.stage, at.node.op.param or at.path, at.layers, at.node.results[0]
 
 

@@ -24,9 +24,9 @@ from .liveness import reserved_bytes
 
 @dataclass(frozen=True)
 class CacheTransfer(Result):
-    """Caches of `batch` sequences of `prompt` tokens: `bytes` in all, and what each rank sends at once.
+    """The caches of `batch` sequences of `prompt` tokens: total `bytes`, and the bytes of each rank.
 
-    `rank_bytes` are those of the fullest of `ranks`, which decides `time_s`.
+    `rank_bytes` are those of the fullest of `ranks`, which determines `time_s`.
     """
 
     model: str
@@ -44,7 +44,7 @@ class CacheTransfer(Result):
         return float(self.channel.seconds(self.rank_bytes))
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the transfer as JSON-compatible values."""
         return {
             "model": self.model,
             "hardware": self.device,

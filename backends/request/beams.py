@@ -1,7 +1,7 @@
 """Beam search: each request decodes several sequences after its prompt and returns the best.
 
-`BeamWorkload` is a `Workload` of beams (`beam_workload` makes it), `BeamStep` a step whose sequences share
-the cache of the prompt, and `BeamPool` the engine's cache capacity with that sharing.
+`BeamWorkload` is a `Workload` with beams (`beam_workload` builds it), `BeamStep` a step of sequences that
+share the cache of the prompt, and `BeamPool` the engine's cache capacity with this sharing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _WITHOUT = {
     "sglang": "sglang has no beam search (sgl-project/sglang#3032)",
     "deepspeed": "how deepspeed searches with beams is not known here",
 }
-# What engines do between steps beside: vllm-project/vllm#8726.
+# Additional work of engines between steps: vllm-project/vllm#8726.
 _ENGINE_NOTES = {"vllm": ("vllm makes a request of each beam's next token: of that times are lower bounds",)}
 
 
@@ -50,19 +50,19 @@ def check_beams(job: Workload) -> None:
 
 
 def beam_workload(job: Workload, program: Program, width: int, copies: int) -> BeamWorkload:
-    """The workload with that program, which gives candidates; each prompt is read so many times."""
+    """The workload with a program that returns candidates; each prompt is prefilled `copies` times."""
     own = {f.name: getattr(job, f.name) for f in fields(Workload)}
     return BeamWorkload(**{**own, "program": program}, width=width, copies=copies)
 
 
 class BeamStep(Report):
-    """A step of sequences that share some of their caches: `again` is what would be there once more."""
+    """A step of sequences that share part of their caches; `again` binds the sizes of the shared copies."""
 
     again: Binding
 
     @figure
     def kv_cache_bytes(self) -> Number:
-        """Resident bytes of the caches: what sequences share is there once."""
+        """Bytes of the caches; shared parts count once."""
         return self._held(lambda memory, at: at(memory.caches) - self.again(memory.caches))
 
     @figure
@@ -72,7 +72,7 @@ class BeamStep(Report):
 
     @figure
     def stages(self) -> tuple[StageCost, ...]:
-        """One row a pipeline stage, each with its part of what is shared."""
+        """One row per pipeline stage, each with its part of the sharing."""
         again = (self.again(memory.caches) for memory in self.plan.memories)
         return tuple(
             replace(
@@ -92,7 +92,7 @@ class BeamPool(KvPool):
     shared: int = 0
 
     def held(self, sequences: int, length: int) -> tuple[float, ...]:
-        """Bytes for so many requests: blocks that all sequences of one share are there once."""
+        """Bytes of `sequences` requests; blocks that all sequences of a request share count once."""
         apart = super().held(sequences * self.width, length)
         if not self.shared:
             return apart
@@ -100,7 +100,7 @@ class BeamPool(KvPool):
         return tuple(all_ - twice for all_, twice in zip(apart, again, strict=True))
 
     def short(self, sequences: int) -> float:
-        """Bytes that so many requests lack; each takes part in sampling `width` times."""
+        """Missing bytes for `sequences` requests; each takes part in sampling `width` times."""
         each = -(-sequences * self.width * self.program.micro_batches // self.program.parallelism.dp)
         rooms = self.rooms(self.max_num_seqs or max(self.sequences, each))
         held = self.held(sequences, self.length)
@@ -114,11 +114,11 @@ class BeamPool(KvPool):
 
 @dataclass(frozen=True, eq=False)
 class BeamWorkload(Workload):
-    """A batch of requests, each of which decodes `width` sequences, and gives the best.
+    """A batch of requests that decode `width` sequences each, and return the best.
 
-    Each step chooses 2·`width` candidates a row. A prompt is read and kept `copies` times: once, where
-    sequences share its blocks, or for each sequence, where caches are no pages. Attention reads all that a
-    sequence has. `generate` tokens come out of a request, those of its best sequence.
+    Each step chooses 2·`width` candidates per row. A prompt is prefilled and stored `copies` times: once if
+    sequences share its blocks, or once per sequence if caches are not paged. Attention reads all tokens of a
+    sequence. A request returns the `generate` tokens of its best sequence.
     """
 
     width: int = field(default=1, metadata={"least": 1, "most": MOST})
@@ -131,9 +131,9 @@ class BeamWorkload(Workload):
 
     @property
     def shared(self) -> int:
-        """Tokens of a prompt that are kept once for all sequences: its whole blocks.
+        """Prompt tokens stored once for all sequences of a request: the full blocks.
 
-        None of windows and states, which are counted for each sequence.
+        0 with windows and states, which are counted for each sequence.
         """
         if self.copies > 1 or not keeps_every_token(self.program, self.length + self.generate):
             return 0
@@ -146,7 +146,7 @@ class BeamWorkload(Workload):
 
     @cached_property
     def decode(self) -> Report | None:
-        """The last decode step, the longest; its caches are there once as far as they are shared."""
+        """The last and longest decode step; shared caches count once."""
         last = self.length + self.generate - 2
         if not self.shared:
             return self._step(1, last)
@@ -158,7 +158,7 @@ class BeamWorkload(Workload):
         return step
 
     def chunks_of(self, batch: int) -> Any:
-        """The steps that read the prompts of another batch."""
+        """The prefill steps of another batch."""
         return super().chunks_of(batch * self.copies)
 
     @cached_property
@@ -174,11 +174,11 @@ class BeamWorkload(Workload):
 
     @cached_property
     def _apart(self) -> Workload:
-        """Sequences that are requests of their own."""
+        """The sequences as independent requests."""
         return Workload(**{f.name: getattr(self, f.name) for f in fields(Workload)})
 
     def _caches(self, batch: int, *, shared: int) -> tuple[int, ...]:
-        """Bytes of a rank of each stage at the end, less what is there once of so many tokens."""
+        """Cache bytes of a rank of each stage at the end, with `shared` tokens stored once."""
         parts = self.program.micro_batches
         if self.pool:
             beams = {f.name: getattr(self.pool, f.name) for f in fields(KvPool)}
@@ -195,12 +195,12 @@ class BeamWorkload(Workload):
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes that the caches of all sequences hold at the end, on a rank of the stage with most."""
+        """Cache bytes of all sequences at the end, on a rank of the stage with the most."""
         return max(self._caches(self.batch, shared=self.shared))
 
     @property
     def apart_bytes(self) -> int:
-        """What they would hold if no sequences of a request shared blocks."""
+        """Cache bytes if the sequences of a request shared no blocks."""
         return max(self._caches(self.batch, shared=0))
 
     def peak_bytes(self, batch: int) -> int:
@@ -217,7 +217,7 @@ class BeamWorkload(Workload):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know: also what is shared."""
+        """The notes for the user, including those on sharing."""
         beams = f"each request decodes {self.width} sequences; {2 * self.width} candidates a row"
         runs = (self.model or default_model(self.device)).runs
         beside = _ENGINE_NOTES.get(runs.name, ()) if runs else ()

@@ -1,7 +1,7 @@
-"""Competing programs evaluated at the same points: steps, and requests from prompt to last token.
+"""Several programs evaluated at equal points: steps, and requests from prefill to last token.
 
-`Candidates` holds programs with a number of pipeline stages each, on one device. `step` and `requests`
-return arrays with one row per candidate (`StepBatch`, `RequestBatch`), NaN where a candidate is rejected.
+`Candidates` contains programs with a number of pipeline stages each, on one device. `step` and `requests`
+return arrays with one row per candidate (`StepBatch`, `RequestBatch`), NaN for rejected candidates.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from llmir.ir.core.program import Program
 
 from .workload import LONGEST
 
-_CONTEXTS = 1 << 14  # whose steps of decode are held at once, of all candidates
+_CONTEXTS = 1 << 14  # decode steps evaluated at once, for all candidates
 
 
 @dataclass(frozen=True)
 class StepBatch(Figures):
-    """A step of each candidate, as `Report` has it: arrays with a row for each, NaN of what is refused."""
+    """A step of each candidate, with the fields of `Report`: arrays with a row each, NaN if rejected."""
 
     time_s: Array
     period_s: Array
@@ -40,9 +40,9 @@ class StepBatch(Figures):
 
 @dataclass(frozen=True)
 class RequestBatch(Figures):
-    """Batches of requests, as `Workload` has them whose `chunk` is "all": a row for each candidate.
+    """Batches of requests, with the fields of a `Workload` with `chunk` "all": a row for each candidate.
 
-    `peak_memory_bytes` is the larger of those of prefill and of the last step of decode.
+    `peak_memory_bytes` is the larger of prefill's peak and that of the last decode step.
     """
 
     ttft_s: Array
@@ -52,10 +52,10 @@ class RequestBatch(Figures):
 
 
 class Candidates(Immutable):
-    """Programs, each in stages of so many layers, on one device.
+    """Programs, each split into stages with given layers, on one device.
 
-    `refused` says why those have no figures that do not fit the device's nodes, by their numbers; InputError
-    if none does.
+    `refused` contains the reason for each program that does not fit the nodes, by its index; InputError if
+    none fits.
     """
 
     programs: tuple[tuple[Program, tuple[int, ...]], ...]
@@ -98,9 +98,9 @@ class Candidates(Immutable):
 
     @pause_gc()
     def step(self, batch: Any = 1, new: Any = 1, context: Any = 0) -> StepBatch:
-        """One step at these points, numbers or arrays that broadcast together.
+        """One step at points given as numbers or arrays that broadcast together.
 
-        InputError as `analyze` has it.
+        InputError as in `analyze`.
         """
         asked = check_sizes(batch, new, context)
         points, plans = self._at(asked)
@@ -112,7 +112,7 @@ class Candidates(Immutable):
 
     @pause_gc()
     def seconds(self, batch: Any = 1, new: Any = 1, context: Any = 0) -> tuple[Array, Array]:
-        """Of such a step `period_s` and `interval_s` alone: what it holds is not looked at."""
+        """`period_s` and `interval_s` of a step only, without its memory."""
         asked = check_sizes(batch, new, context)
         points, _ = self._at(asked)
         whole, slowest = points.timing()
@@ -123,9 +123,9 @@ class Candidates(Immutable):
 
     @pause_gc()
     def requests(self, batch: Any, prompt: int, generate: int) -> RequestBatch:
-        """Batches of requests of so many tokens, each prompt read in one step.
+        """Batches of requests with `prompt` and `generate` tokens; each prompt is prefilled in one step.
 
-        InputError for models of images, whose requests are of more steps.
+        InputError for models with image inputs, whose requests have more steps.
         """
         prompt, generate = integer("prompt", prompt, 1, LONGEST), integer("generate", generate, 1, LONGEST)
         batch = np.atleast_1d(np.asarray(counts("batch", batch, 1)))
@@ -164,7 +164,7 @@ class Candidates(Immutable):
         return self._plans[key]
 
     def _at(self, step: tuple[Any, Any, Any]) -> tuple[BatchPoints, tuple[StepEvaluator, ...]]:
-        """The points, of one axis at least, and what runs there."""
+        """The points, with at least one axis, and the programs that run there."""
         grid_shape([step])
         batch, new, context = step
         step = np.atleast_1d(batch), new, context
@@ -176,7 +176,7 @@ class Candidates(Immutable):
         return BatchPoints(self._stages[key], {m: binding(m, *step) for m in parts}), plans
 
     def _room(self, plans: tuple[StepEvaluator, ...]) -> BatchMemory:
-        """What holds what runs there."""
+        """The memory of the programs that run there."""
         key = tuple(map(id, plans))
         if key not in self._rooms:
             self._rooms[key] = BatchMemory(plans)

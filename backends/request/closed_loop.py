@@ -1,4 +1,4 @@
-"""Closed loop: the steady state of users who each send the next request when answered.
+"""Closed loop: the steady state of users who send the next request when the previous one completes.
 
 `ClosedLoop.figures` are the means that users see. They come from the simulator of the engine's scheduler,
 which the caller passes as a function (`LoopSimulator`), so that `analyze --concurrency` and `serve-sim
@@ -6,13 +6,13 @@ which the caller passes as a function (`LoopSimulator`), so that `analyze --conc
 
 The closed form: a step decodes all requests past their prompt and carries chunks of other prompts within the
 token budget of the engine. `lane_state` counts the steps, independent of their time: a request with G tokens
-decodes in G − 1 steps, so of n decoding requests n / (G − 1) end in a step and as many prompts begin. By
+decodes in G − 1 steps, so n / (G − 1) of n decoding requests end in a step and as many prompts begin. By
 Little's law (1961) the requests that do not decode are the arrivals per step times the steps of waiting and
 prefill. `ClosedLoop.state` then times each kind of step; a request finds the average state of a loop with one
 user fewer (Reiser and Lavenberg 1980).
 
-In between: how many requests memory holds, of a batch (which runs in waves) and of a loop.
-`ClosedLoopWorkload` is a batch of requests together with the loop.
+Between these parts: the number of requests that fit in memory, for a batch (which runs in waves) and for a
+loop. `ClosedLoopWorkload` is a batch of requests together with the loop.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ _HALVINGS = 60
 
 
 class LoopLane(NamedTuple):
-    """A lane of a closed loop: `decoding` requests on average, while so many prompts `begin` in a step.
+    """A lane of a closed loop: `decoding` requests on average, while `begin` prompts start per step.
 
-    One prompt fills `service` steps, all of them a share `busy` of all steps; a `share` of them reads some
-    prompt. In `reading` steps one is read, or those before it are.
+    One prompt fills `service` steps, and prompts fill a share `busy` of all steps. A `share` of the steps
+    contains prefill. `reading` is the number of steps in which a prompt is in prefill or waits for earlier
+    ones.
     """
 
     decoding: float
@@ -54,20 +55,21 @@ class LoopLane(NamedTuple):
 
     @property
     def busy(self) -> float:
-        """The share of what steps could read that they read."""
+        """The share of the prefill capacity of steps that is used."""
         return min(self.begin * self.service, 1.0)
 
     @property
     def prompts(self) -> float:
-        """How many a step reads that reads any; below one where a prompt takes several steps."""
+        """Prompts per step with prefill; below one if a prompt takes several steps."""
         return self.begin / self.share
 
 
 def lane_state(users: float, later: int, new: int, budget: int | None) -> LoopLane:
-    """What so many users settle at, with `new` tokens a prompt and `later` ones after an answer's first.
+    """The steady state of `users` users, with `new` prompt tokens and `later` output tokens after the first.
 
-    A request comes while a step is under way, and may be read from the next one on. `budget` are the tokens
-    of a step, of which decodes take one each; without one, a step reads all prompts that have come.
+    A request arrives during a step, and its prefill starts in the next step at the earliest. `budget` is the
+    number of tokens per step, of which each decode takes one; without a budget, a step prefills all prompts
+    that have arrived.
     """
     # Decodes and the prompts that come for them fill a step at most: n + n · P / (G − 1) = budget.
     low, high = 0.0, min(users, budget * later / (later + new)) if budget else users
@@ -81,12 +83,13 @@ def lane_state(users: float, later: int, new: int, budget: int | None) -> LoopLa
 
 
 def _flow(decoding: float, users: float, later: int, new: int, budget: int | None) -> LoopLane:
-    """Where so many decode: prompts come as to a queue, which serves c = 1 / S of them in a step.
+    """The lane with `decoding` requests: prompts arrive at a queue that serves c = 1 / S of them per step.
 
-    It is empty with probability (1 − ρ)^c: 1 − ρ as any queue for c = 1, Poisson's for c → ∞. More than x
-    prompts are ahead with a probability of ρ exp(−2x (x / N + 1 − ρ)), as of N periodic streams of equal
-    services (Roberts and Virtamo 1991), here of the N other users; of many that are Pollaczek's ρ / 2 (1 − ρ)
-    on average. Where another prompt follows, one that takes several steps shares its last step with it.
+    The queue is empty with probability (1 − ρ)^c: 1 − ρ as for any queue with c = 1, Poisson's value for c →
+    ∞. More than x prompts are ahead with probability ρ exp(−2x (x / N + 1 − ρ)), as for N periodic streams of
+    equal service times (Roberts and Virtamo 1991), here the N other users. For many users the mean is
+    Pollaczek's ρ / 2 (1 − ρ). If another prompt follows, a prompt that takes several steps shares its last
+    step with it.
     """
     begin = decoding / later
     if budget is None:
@@ -101,32 +104,32 @@ def _flow(decoding: float, users: float, later: int, new: int, budget: int | Non
     return found._replace(share=min(1.0, begin * steps), reading=steps + service * ahead)
 
 
-# Requests that memory holds
+# Requests that fit in memory
 
 
 def in_flight(job: Workload, chunk: int | None) -> int:
-    """How many requests of a closed loop memory holds at once, and the engine runs: of all ages.
+    """The number of requests of a closed loop, of all ages, that memory and engine allow at once.
 
-    They are counted at their mean length; prompts are read one by one, or in chunks beside the others'
-    caches. InputError if not even one fits.
+    Requests count with their mean length. Prompts are prefilled one by one, or in chunks next to the caches
+    of the others. InputError if not even one fits.
     """
     return min(fitting_requests(mean_request(job, chunk)), concurrent_sequences(job))
 
 
 def mean_request(job: Workload, chunk: int | None) -> Workload:
-    """A request that is half way through its answer, whose memory is the mean of those of all ages."""
+    """A request halfway through its output; its memory is the mean over all ages."""
     how = chunk or (job.chunk if job.pool else job.length)
     return replace(job, batch=1, generate=job.generate // 2 + 1, chunk=how)
 
 
 def concurrent_sequences(job: Workload) -> int:
-    """How many sequences the engine runs at once, as many in each micro-batch."""
+    """The number of sequences that the engine runs at once, equal in each micro-batch."""
     most = job.pool.sequences * job.program.parallelism.dp if job.pool else REQUESTS
     return most - most % job.program.micro_batches
 
 
 def fitting_requests(one: Workload, batch: int = 0) -> int:
-    """How many of `batch` requests (0: of any number) like `one` memory holds at once.
+    """The number of `batch` requests (0: any number) like `one` that fit in memory at once.
 
     InputError if not even one fits.
     """
@@ -155,9 +158,10 @@ class TpotTerm(NamedTuple):
 
 
 class LoopStep(NamedTuple):
-    """Steps that decode so many sequences, or none, and read chunks of prompts: how many a token waits for.
+    """Steps that decode `decoding` sequences, or none, with prefill chunks; `share` is their number per
+    token.
 
-    `time_s` are the seconds of one, on average.
+    `time_s` is the mean time of one step in seconds.
     """
 
     decoding: int
@@ -167,9 +171,9 @@ class LoopStep(NamedTuple):
 
 
 class LoopState(NamedTuple):
-    """What a loop settles at: how many requests decode, on average, and what the steps of a token are.
+    """The steady state of a loop: the mean number of decoding requests, and the steps per token.
 
-    Their shares add up the time from token to token; without a second token there are none.
+    The steps, times their shares, add up to the time per token; without a second token there are none.
     """
 
     decoding: float
@@ -189,7 +193,7 @@ SHORTEST = 0.8
 
 
 def least_answer(tokens: int) -> int:
-    """Tokens of the shortest answer where answers of up to so many are spread.
+    """Tokens of the shortest output if outputs of at most `tokens` are spread.
 
     >>> least_answer(1024), least_answer(2), least_answer(1)
     (819, 2, 1)
@@ -198,12 +202,12 @@ def least_answer(tokens: int) -> int:
 
 
 class LoopFigures(NamedTuple):
-    """What the users of a closed loop see: means of the steady state, times in seconds.
+    """The latencies that the users of a closed loop see: means of the steady state, in seconds.
 
-    `tpot_s` is None where all answers have one token. `decoding` is the mean number of sequences in a step
-    that decodes. `requests` were simulated, of which the first `warm_up` do not count; both are 0 for the
-    closed form. `burst_ttft_s` is the mean TTFT of all of them, with the burst of the users who begin
-    together; None where it is not known. `notes` say what the simulation assumes.
+    `tpot_s` is None if all outputs have one token. `decoding` is the mean number of sequences in a step with
+    decodes. `requests` were simulated, of which the first `warm_up` are excluded; both are 0 for the closed
+    form. `burst_ttft_s` is the mean TTFT of all requests, including the initial burst of users who start
+    together; None if unknown. `notes` are the assumptions of the simulation.
     """
 
     ttft_s: float
@@ -217,16 +221,16 @@ class LoopFigures(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-# Simulates so many users of a workload with `LENGTHS`; None where the engine's scheduler is not known.
+# Simulates a number of users of a workload with `LENGTHS`; None if the engine's scheduler is not known.
 LoopSimulator = Callable[[Workload, int, str], "LoopFigures | None"]
 
 
 @dataclass(frozen=True, eq=False)
 class ClosedLoop(Record):
-    """`concurrency` users of a workload's prompts and answers, of whom each asks again when it is answered.
+    """A closed loop: `concurrency` users with the prompts and outputs of a workload.
 
-    The workload's own batch does not count. Without `simulate`, and where it knows no scheduler, the figures
-    are those of the closed form, of answers that are all as long.
+    The workload's own batch is ignored. Without `simulate`, or without a known scheduler, the results come
+    from the closed form, with equal output lengths.
     """
 
     job: Workload
@@ -242,17 +246,19 @@ class ClosedLoop(Record):
 
     @property
     def chunk(self) -> int | None:
-        """Tokens of a step on each data-parallel rank; None for as many as there are."""
+        """Tokens of a step on each data-parallel rank; None for no limit."""
         return self.job.budget
 
     @cached_property
     def max_in_flight(self) -> int:
-        """How many requests memory holds at once: of all ages, or of an engine of whole batches as old."""
+        """The number of requests that fit in memory: of all ages, or of equal age for an engine with whole
+        batches.
+        """
         return fitting_requests(self.job) if self.whole else in_flight(self.job, self.chunk)
 
     @property
     def limit(self) -> str:
-        """What keeps more from being in flight."""
+        """The reason for the largest number of requests in flight."""
         if self.whole:
             return "that fit"
         full = self.max_in_flight == concurrent_sequences(self.job)
@@ -265,23 +271,23 @@ class ClosedLoop(Record):
 
     @property
     def in_flight(self) -> int:
-        """How many are there at once, decoding or being read; the others wait outside."""
+        """The number of requests in prefill or decode at once; the others wait outside."""
         return min(self.concurrency, self.max_in_flight)
 
     @property
     def decoding(self) -> int:
-        """How many of them decode in a step, on average, rounded down to as many in each lane."""
+        """The mean number of requests that decode in a step, rounded down to equal numbers in each lane."""
         return max(1, int(self.figures.decoding / self.lanes)) * self.lanes
 
     @cached_property
     def figures(self) -> LoopFigures:
-        """What users see on average: simulated, or else by the closed form."""
+        """The mean results of users: simulated, or from the closed form."""
         found = self.simulate(self.job, self.concurrency, self.lengths) if self.simulate else None
         return found or self._closed_form
 
     @property
     def least_tokens(self) -> int:
-        """Tokens of the shortest answer; the longest has those of the workload."""
+        """Tokens of the shortest output; the longest is the workload's."""
         spread = self.figures.requests and self.lengths != LENGTHS[-1]
         return least_answer(self.job.generate) if spread else self.job.generate
 
@@ -292,7 +298,7 @@ class ClosedLoop(Record):
 
     @property
     def ttft_s(self) -> float:
-        """Mean time to the first token, with what requests wait that memory does not hold."""
+        """Mean TTFT, including the wait of requests that do not fit in memory."""
         return self.figures.ttft_s
 
     @property
@@ -307,7 +313,7 @@ class ClosedLoop(Record):
 
     @property
     def _closed_form(self) -> LoopFigures:
-        """By Little's law, of what the loop settles at: users that memory does not hold wait outside."""
+        """The results from Little's law and the steady state; users that do not fit in memory wait."""
         state, generate = self.state, self.job.generate
         tpot_s = state.tpot_s if generate > 1 else None
         answer_s = state.ttft_s + (generate - 1) * (tpot_s or 0.0)
@@ -318,7 +324,7 @@ class ClosedLoop(Record):
 
     @property
     def _decode_step(self) -> tuple[Report, float]:
-        """The step that decodes as many as do on average, and its seconds within TPOT, which may be all."""
+        """The step with the mean number of decodes, and its part of TPOT in seconds."""
         tpot_s, figures = self.tpot_s or 0.0, self.figures
         if not figures.requests:
             decode = self.state.turns[0]
@@ -328,7 +334,7 @@ class ClosedLoop(Record):
 
     @property
     def error(self) -> float | None:
-        """The mean relative error that is known of such times."""
+        """The known mean relative error of these times."""
         if not self.tpot_s:
             return self.job.prefill.error
         step, decode_s = self._decode_step
@@ -340,7 +346,7 @@ class ClosedLoop(Record):
 
     @property
     def terms(self) -> tuple[TpotTerm, ...]:
-        """What TPOT is made of; the terms add up to it."""
+        """The terms that add up to TPOT."""
         if not self.tpot_s:
             return ()
         step, decode_s = self._decode_step
@@ -352,7 +358,7 @@ class ClosedLoop(Record):
         return (*terms, TpotTerm(what, reads_s)) if reads_s else tuple(terms)
 
     def most(self, tpot_s: float) -> int:
-        """The most users whose tokens come within `tpot_s`, of as many as memory holds; 0 if not one's do."""
+        """The largest number of users with a TPOT of at most `tpot_s` that fit in memory; 0 if none."""
         low, high = 0, self._unit * (self.max_in_flight // self._unit) + self._unit
         while high - low > self._unit:
             middle = (low + high) // 2 // self._unit * self._unit
@@ -362,37 +368,39 @@ class ClosedLoop(Record):
 
     @property
     def _unit(self) -> int:
-        """Requests come in multiples of the micro-batches."""
+        """The number of requests is a multiple of the micro-batches."""
         return self.job.program.micro_batches
 
     def bound_s(self, requests: int) -> float:
-        """Seconds that a token takes at least where so many requests decode, by the model of the workload.
+        """Lower bound of TPOT in seconds with `requests` decoding requests, from the workload's cost model.
 
-        The longer of what the slowest stage works and of a token's way through all stages.
+        It is the larger of the work of the slowest stage and the latency through all stages.
         """
         alone = self.step(min(requests, self.job.program.parallelism.dp * self._unit))
         return max(float(self.step(requests).interval_s), float(alone.period_s))
 
     @cached_property
     def lanes(self) -> int:
-        """Data-parallel ranks and micro-batches, each of which has requests of its own."""
+        """Data-parallel ranks times micro-batches, each with separate requests."""
         return min(self.in_flight, self.job.program.parallelism.dp * self._unit)
 
     @cached_property
     def coupled(self) -> int:
-        """Ranks that wait for one another's prompts in each step, since experts lie over all of them."""
+        """The number of ranks that wait for each other's prefill in each step, because they share experts."""
         parallel = self.job.program.parallelism
         return min(parallel.dp, self.in_flight) if parallel.ep > 1 else 1
 
     def step(self, batch: Any, chunk: ChunkSteps | None = None) -> Report:
-        """A step that decodes `batch` sequences half way through their answers, beside a chunk of prompts."""
+        """A step that decodes `batch` sequences halfway through their outputs, with an optional prefill
+        chunk.
+        """
         middle = self.job.length + max(self.job.generate - 2, 0) // 2
         beside = [{"batch": chunk.prompts, "new": chunk.new, "context": chunk.cached}] if chunk else []
         at: dict[str, Any] = {"batch": batch, "new": 1, "context": middle, "beside": beside}
         return Report(self.job.program, self.job.device, **at, model=self.job.model)
 
     def read(self, decoding: int, chunk: ChunkSteps) -> Report:
-        """A step that reads a chunk of prompts, beside so many that decode, if any."""
+        """A step with a prefill chunk and `decoding` decodes, which may be none."""
         if decoding:
             return self.step(decoding, chunk)
         at: dict[str, Any] = {"batch": chunk.prompts, "new": chunk.new, "context": chunk.cached}
@@ -400,7 +408,7 @@ class ClosedLoop(Record):
 
     @cached_property
     def state(self) -> LoopState:
-        """What the loop settles at, of the requests in flight."""
+        """The steady state with the requests in flight."""
         users = self.in_flight / self.lanes
         together = replace(self.job, batch=self.in_flight)
         if self.job.generate == 1:
@@ -413,9 +421,10 @@ class ClosedLoop(Record):
         return self._mixed(users) if self.scheduler.mixes else self._waves(together)
 
     def _waves(self, together: Workload) -> LoopState:
-        """Of an engine that reads prompts first: answers as long end together, and the next wave begins.
+        """The state for an engine with prefill first: equal outputs end together, and the next wave begins.
 
-        The first tokens of its groups come one after another, and each waits for the prompts yet to be read.
+        The first tokens of its groups arrive one after another, and each group waits for the remaining
+        prefill.
         """
         job, steps = self.job, together.chunks
         decode = float(self.step(self.in_flight).period_s)
@@ -427,7 +436,7 @@ class ClosedLoop(Record):
         return LoopState(self.in_flight, first, tuple(turns))
 
     def _mixed(self, users: float) -> LoopState:
-        """Of an engine that reads chunks of prompts beside decodes.
+        """The state for an engine that mixes prefill chunks with decodes.
 
         A token meets the prompts of a loop with one user fewer, and those of all other ranks.
         """
@@ -444,9 +453,10 @@ class ClosedLoop(Record):
         return LoopState(own.decoding * self.lanes, ttft, turns)
 
     def _reads(self, own: LoopLane, new: int) -> Iterator[tuple[tuple[ChunkSteps, ...], float]]:
-        """What those steps read that read prompts, each for its share of them.
+        """The prefill chunks of steps with prefill, each with its share of these steps.
 
-        So many prompts, or one more; or a chunk of one, of which the last is short, or is filled by the next.
+        A step contains a number of whole prompts, or one more; or a chunk of one prompt, where the last chunk
+        is short or filled by the next prompt.
         """
         lanes, cached = self._unit if self.coupled > 1 else self.lanes, self.job.cached
         if own.service <= 1:
@@ -463,7 +473,7 @@ class ClosedLoop(Record):
         yield (ChunkSteps(lanes, budget, at),), 1 - alone
 
     def _mean(self, decoding: int, steps: tuple[ChunkSteps, ...]) -> float:
-        """Seconds of a step that reads one of these chunks beside decodes, on average."""
+        """The mean time in seconds of a step with one of these chunks and decodes."""
         seconds = sum(c.times * float(np.sum(self.step(decoding, c).period_s)) for c in steps)
         return seconds / sum(chunk.steps for chunk in steps)
 
@@ -478,7 +488,7 @@ def closed_loop_workload(
     simulate: LoopSimulator,
     lengths: str = LENGTHS[0],
 ) -> ClosedLoopWorkload:
-    """A workload with so many users in place of its batch; InputError for both, or a limit without users."""
+    """A workload with users instead of a batch; InputError for both, or for a limit without users."""
     if concurrency is None:
         raise InputError(f"max_tpot_s: {show_value(max_tpot_s)}; it limits concurrency, say that too")
     if job.batch != 1:
@@ -490,9 +500,9 @@ def closed_loop_workload(
 
 @dataclass(frozen=True, eq=False)
 class ClosedLoopWorkload(Workload):
-    """A batch of requests, and `loop`: as many users, of whom each asks again when it is answered.
+    """A batch of requests, and `loop`, the closed loop with an equal number of users.
 
-    With `max_tpot_s` it says how many users there may be at most for their tokens to come within that.
+    With `max_tpot_s`, `most` is the loop with the most users within this limit.
     """
 
     max_tpot_s: float | None = field(default=None, metadata={"least": 0.0, "above": True})
@@ -512,21 +522,21 @@ class ClosedLoopWorkload(Workload):
 
     @cached_property
     def loop(self) -> ClosedLoop:
-        """The closed loop of as many users as the batch has requests."""
+        """The closed loop with as many users as the batch has requests."""
         own = {f.name: getattr(self, f.name) for f in fields(Workload)}
         job = Workload(**own | {"batch": self.program.micro_batches})
         return ClosedLoop(job, self.batch, self.lengths, self.simulate)
 
     @cached_property
     def most(self) -> ClosedLoop | None:
-        """That of the most users who get their tokens within `max_tpot_s`; None if not even one does."""
+        """The loop with the most users within `max_tpot_s`; None if no user is."""
         if self.max_tpot_s is None or not (users := self.loop.most(self.max_tpot_s)):
             return None
         return replace(self.loop, concurrency=users)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Those of the batch, and what the simulation of the loop assumes."""
+        """The notes of the batch, and the assumptions of the loop's simulation."""
         return (*super().notes, *self.loop.figures.notes)
 
     def to_dict(self) -> dict[str, Any]:

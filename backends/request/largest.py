@@ -1,7 +1,7 @@
-"""The largest batch, context and number of users of a deployment, and the limit that binds.
+"""The largest batch, context and number of users of a deployment, and the binding limit.
 
 `largest_load` is the entry point. For each limit alone, bisection finds the largest number that it allows;
-this is exact if the limited figure never falls as the number grows. Bisection over all limits together
+this is exact if the limited value never decreases as the number grows. Bisection over all limits together
 gives the answer, which meets all limits while one more does not (`CapacityAnswer`).
 """
 
@@ -27,11 +27,11 @@ PREFILL, DECODE, BOTH = "prefill", "decode", "both"
 
 
 class CapacityLimit(NamedTuple):
-    """What a limit allows, and how far the answer is from it.
+    """The largest number that a limit allows, and its use at the answer.
 
-    `most` is the largest answer that it alone allows, None for any. At the answer (at one, where not even one
-    is allowed) `used` is what it limits, of `allowed`, None for no limit; one more takes `more`. A limit that
-    is not `hard` only costs time beyond that: what is read goes into further steps.
+    `most` is the largest answer under this limit alone, None without bound. At the answer (or at one, if not
+    even one is allowed), `used` of `allowed` is used, where None means no limit; one more takes `more`. A
+    limit that is not `hard` only costs time beyond it, because prefill takes more steps.
     """
 
     name: str
@@ -45,7 +45,7 @@ class CapacityLimit(NamedTuple):
 
 
 class CapacityMeasure(NamedTuple):
-    """A figure of each number that may be the answer, and what it may be at most there."""
+    """A quantity as a function of the number, and its limit there."""
 
     name: str
     phase: str
@@ -62,9 +62,9 @@ class CapacityMeasure(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class CapacityAnswer(Figures):
-    """The `most` of one kind that meets all limits, 0 if none does; `step` is what one more is.
+    """The largest number `most` of one kind that meets all limits, 0 if none does; `step` is the increment.
 
-    Figures of limits, times and rates are those `at` the answer, or at the least where there is none.
+    Uses of limits, times and rates are those `at` the answer, or at the smallest number if there is none.
     """
 
     what: str
@@ -87,7 +87,7 @@ class CapacityAnswer(Figures):
         return _nearest_limit(tuple(limit for limit in self.limits if limit.phase in (phase, BOTH)))
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the answer as JSON-compatible values."""
         by = {"binds": self.binding, PREFILL: self.of(PREFILL), DECODE: self.of(DECODE)}
         return {
             "most": self.most,
@@ -102,17 +102,18 @@ class CapacityAnswer(Figures):
 
 
 def _nearest_limit(limits: tuple[CapacityLimit, ...]) -> CapacityLimit | None:
-    """Of equal ones that which is nearest, or exceeded most."""
+    """The binding limit; among equal ones the nearest, or the most exceeded."""
     known = [limit for limit in limits if limit.hard and limit.most is not None]
     return min(known, key=lambda limit: (limit.most or 0, -limit.used / (limit.allowed or 1)), default=None)
 
 
 @dataclass(frozen=True, eq=False)
 class LargestLoad(Figures, Result):
-    """What a deployment takes at most of requests like those of `job`.
+    """The largest load of a deployment with requests like those of `job`.
 
-    `batch` requests that begin together, tokens of `context` of each of as many requests as `job` has, prompt
-    and answer; and `requests` at once of users who ask again when answered, with answers of such `lengths`.
+    `batch` counts requests that start together. `context` is the number of tokens, prompt plus output, of
+    each of the requests of `job`. `requests` are concurrent requests of users in a closed loop, with output
+    `lengths`.
     """
 
     job: Workload
@@ -125,12 +126,12 @@ class LargestLoad(Figures, Result):
 
     @property
     def answers(self) -> Mapping[str, CapacityAnswer]:
-        """By name."""
+        """The three answers by name."""
         return {"batch": self.batch, "context": self.context, "requests": self.requests}
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know."""
+        """The notes for the user."""
         return self.job.notes
 
     def to_dict(self) -> dict[str, Any]:
@@ -162,10 +163,12 @@ def largest_load(
     simulate: LoopSimulator | None = None,
     lengths: str = LENGTHS[0],
 ) -> LargestLoad:
-    """The largest batch, context and number of requests at once, within memory, the engine and limits.
+    """Find the largest batch, context and number of concurrent requests within memory, engine and latency
+    limits.
 
-    The requests are of users in a closed loop, which `simulate` simulates, with answers of such `lengths`.
-    InputError for what has no tokens, or prompts of one length, and for a limit of later tokens without any.
+    Concurrent requests come from users in a closed loop, which `simulate` simulates with output `lengths`.
+    InputError for models without text tokens or with fixed prompt lengths, and for a TPOT limit without a
+    second output token.
     """
     if job.program.patches or job.program.image_tokens or "prompt" in job.program.facts:
         raise InputError(
@@ -179,9 +182,10 @@ def largest_load(
 
 
 def largest_meeting(meets: Callable[[int], bool], cap: int) -> int:
-    """A number that meets while the next one does not, from 0 for none to `cap`, by doubling and halving.
+    """Find a number that meets a condition while the next one does not, from 0 for none to `cap`.
 
-    Where all smaller numbers meet too, that is the largest.
+    The search doubles and then bisects. If all smaller numbers also meet the condition, the result is the
+    largest one.
 
     >>> largest_meeting(lambda n: n * n <= 50, 1000)
     7
@@ -204,7 +208,7 @@ def largest_meeting(meets: Callable[[int], bool], cap: int) -> int:
 def _limits(
     measures: list[CapacityMeasure], cap: int, step: int, first: int
 ) -> tuple[int, tuple[CapacityLimit, ...]]:
-    """The answer, and what each limit alone allows: of `first` + n · `step`, n up to `cap`; 0 for none."""
+    """The answer and the limits, for numbers `first` + n · `step` with n up to `cap`; 0 for none."""
 
     def number(n: int) -> int:
         return first + n * step if n else 0
@@ -240,14 +244,14 @@ def _times(
     max_ttft_s: float | None,
     max_tpot_s: float | None,
 ) -> list[CapacityMeasure]:
-    """Of the first token, and of later ones where there are any."""
+    """The measures of TTFT, and of TPOT if there are later tokens."""
     first = CapacityMeasure("ttft", PREFILL, "s", ttft, lambda n: max_ttft_s)
     later = CapacityMeasure("tpot", DECODE, "s", lambda n: tpot(n) or 0.0, lambda n: max_tpot_s)
     return [first, later] if job.generate > 1 else [first]
 
 
 def _batch(job: Workload, max_ttft_s: float | None, max_tpot_s: float | None) -> CapacityAnswer:
-    """Requests that begin together: their prompts are read one after another, and all decode together."""
+    """Requests that start together: prefill runs in sequence, and all decode together."""
     step = job.program.micro_batches
 
     @cache
@@ -265,7 +269,7 @@ def _batch(job: Workload, max_ttft_s: float | None, max_tpot_s: float | None) ->
 
 
 def _engine(job: Workload) -> list[CapacityMeasure]:
-    """What an engine runs at once, where one is priced."""
+    """The limits on concurrent sequences of an engine, if there is one."""
     pool, ranks = job.pool, job.program.parallelism.dp
     if not pool:
         return []
@@ -276,7 +280,7 @@ def _engine(job: Workload) -> list[CapacityMeasure]:
 
 
 def _one_step(job: Workload, tokens: Callable[[int], int]) -> list[CapacityMeasure]:
-    """What one step reads: more takes further steps, and so time."""
+    """The limit of prefill tokens per step; more tokens take more steps and thus time."""
     if job.budget is None:
         return []
     budget = float(job.budget * job.program.parallelism.dp)
@@ -288,7 +292,7 @@ def _one_step(job: Workload, tokens: Callable[[int], int]) -> list[CapacityMeasu
 
 
 def _context(job: Workload, max_ttft_s: float | None, max_tpot_s: float | None) -> CapacityAnswer:
-    """Tokens of a request, those of its answer included."""
+    """The largest number of tokens of a request, output included."""
     first = job.generate + job.cached
 
     @cache
@@ -296,7 +300,7 @@ def _context(job: Workload, max_ttft_s: float | None, max_tpot_s: float | None) 
         try:
             longest = job.max_model_len and max(job.max_model_len, n)
             return replace(job, prompt=n - job.generate, max_model_len=longest, chunked_prefill=None)
-        except InputError:  # a step for such prompts leaves no memory
+        except InputError:  # such prompts leave no memory for a step
             return None
 
     def figure(of_job: Callable[[Workload], float | None]) -> Callable[[int], float]:
@@ -313,7 +317,7 @@ def _context(job: Workload, max_ttft_s: float | None, max_tpot_s: float | None) 
         measures.append(CapacityMeasure("max_model_len", BOTH, "tokens", float, lambda n: limit))
     measures += _one_step(job, lambda n: job.batch * (n - first))
     if job.budget is not None and not job.reads_chunks:
-        step = float(job.budget)  # a prompt is read in one step
+        step = float(job.budget)  # one step prefills a prompt
         whole = CapacityMeasure(
             "max_batched_tokens", PREFILL, "tokens", lambda n: float(n - first), lambda n: step
         )
@@ -330,9 +334,9 @@ def _requests(
     simulate: LoopSimulator | None,
     lengths: str,
 ) -> CapacityAnswer:
-    """Users in a closed loop, whose prompts are prefilled beside others' decodes.
+    """Users in a closed loop; prompts are prefilled next to decodes of others.
 
-    Memory holds all requests at their full length, so that none is preempted.
+    Memory covers all requests at full length, so that none is preempted.
     """
     step = job.program.micro_batches
     alone = ClosedLoop(replace(job, batch=step), step, lengths, simulate)

@@ -46,12 +46,12 @@ from .workload import Workload
 TYPICAL_LENGTHS = (
     2048,
     128,
-)  # tokens in and out by which an engine's memory is looked up; it is that of any others
-_MANY = 1 << 20  # sequences, of which a sampler takes more than a forward pass
+)  # prompt and output tokens for a lookup of the engine's memory, which is equal for all others
+_MANY = 1 << 20  # sequences at which a sampler needs more memory than a forward pass
 
 
 class TimeBasis(NamedTuple):
-    """What a time may be made of: its basis, and the error known of such, as a `Price` has them."""
+    """The possible basis of a time, with its known errors as in `OpTime`."""
 
     basis: str
     error: float | None
@@ -60,9 +60,9 @@ class TimeBasis(NamedTuple):
 
 
 class PhaseOp(NamedTuple):
-    """A row: what is fixed of it, where its price and its amounts begin, and whether ranks send in it.
+    """A row: its fixed fields, the positions of its times and amounts, and whether ranks communicate in it.
 
-    `moment` is where `Phase.moments` has what activations take while it runs.
+    `moment` is the index into `Phase.moments` of the activations while it runs.
     """
 
     fixed: dict[str, Any]
@@ -73,15 +73,14 @@ class PhaseOp(NamedTuple):
 
 
 class PhaseFunctions:
-    """Steps of one phase as functions of B, T and C.
+    """The steps of one phase as functions of B, T and C.
 
-    Of each stage: seconds of a micro-batch (`early` of B and T, `late` of C and what that gives), and bytes
-    of weights, caches and activations (`memory`). `figures` are all that a step says, so many of each as
-    `counts` has, in one function, so that what they share is worked out once: of each stage `parts` (those of
-    `StepSeconds`), seconds by the roofline (`ideal`) and `memory`; of ops `times` as `Priced` has them,
-    `amounts`, and activations at the step's `moments`.
-    `steps` and `ideal` may be of a device whose rates are arguments (`with_rates` of `cost/transfer.py`);
-    `plan` is of the device as it is.
+    For each stage: seconds of a micro-batch (`early` from B and T, `late` from C and the early results), and
+    bytes of weights, caches and activations (`memory`). `figures` computes all results of a step in one
+    function with shared subexpressions; `counts` are their numbers: for each stage `parts` (those of
+    `StepSeconds`), roofline seconds (`ideal`) and `memory`; for ops `times` as in `Priced`, `amounts`, and
+    activations at the step's `moments`. `steps` and `ideal` may take the rates of the device as arguments
+    (`with_rates` of `cost/transfer.py`); `plan` belongs to the device itself.
     """
 
     def __init__(self, steps: StepEvaluator, ideal: StepEvaluator, of: StepEvaluator, name: str = "") -> None:
@@ -142,7 +141,7 @@ class PhaseFunctions:
         return tuple(found[number] for number in sorted(found))
 
     def bases(self, plan: StepEvaluator | None = None) -> tuple[tuple[TimeBasis, ...], ...]:
-        """What times of each row may be made of, by which price holds; of another plan of the same rows."""
+        """The possible bases of each row's time, by the fastest kernel; optionally of another plan."""
         prices = (plan or self.plan).prices
         found = {id(price): _phase_bases(price) for price in {id(price): price for price in prices}.values()}
         return tuple(found[id(price)] for price in prices)
@@ -157,12 +156,13 @@ def _phase_bases(price: OpTime) -> tuple[TimeBasis, ...]:
 
 
 class PortableRequests:
-    """A program on a device, for those who price requests elsewhere: `phases` by name, caches, and limits.
+    """A program on a device, for evaluation of requests in another language: `phases` by name, caches,
+    limits.
 
-    A program that does not tell decode from prefill has one phase, `step`. `InputError` for what is no
-    function of three sizes: images, prompts of which layers see a part, and cost models that symbols do not
-    go through; and for engines whose memory depends on the longest request.
-    Functions take the `rates` of its device by key (`rates` of `cost/transfer.py`).
+    A program without separate decode and prefill has one phase, `step`. The functions take the `rates` of the
+    device by key (`rates` of `cost/transfer.py`). InputError if the step is not a function of three sizes
+    (images, prompts that layers see in part), for cost models without symbolic evaluation, and for engines
+    whose memory depends on the longest request.
     """
 
     def __init__(
@@ -206,16 +206,18 @@ class PortableRequests:
 
     @cached_property
     def told(self) -> DeviceCostModel:
-        """The model on the device with rates that are told later."""
+        """The model on the device with symbolic rates."""
         return move_model(self.model, symbolic_device(self.model.device))
 
     @cached_property
     def kin(self) -> CalibrationSource | None:
-        """The device whose kernels are taken, if other rates decide how far off those are."""
+        """The device whose calibration is transferred, if other rates change the transfer error."""
         return transfer_source(self.model.device) if isinstance(self.model, CalibratedModel) else None
 
     def doubted(self, phase: PhaseFunctions) -> tuple[tuple[tuple[TimeBasis, ...], ...], ...]:
-        """What times may be made of at other rates: on the same die as that device, and on another."""
+        """The possible bases of times at other rates: on the die of the calibrated device, and on another
+        one.
+        """
         models = (move_model(self.model, device) for device in (self.kin.others if self.kin else ()))
         return tuple(
             phase.bases(step_evaluator(phase.plan.program, model, self.cache_policy)) for model in models
@@ -233,9 +235,9 @@ class PortableRequests:
 
     @cached_property
     def counted(self) -> Function | None:
-        """Bytes by which an engine counts the tokens of each stage; None where any has as many usable ones.
+        """The bytes by which an engine counts the tokens of each stage; None if all stages have equal memory.
 
-        With other memory another stage may be full first, whose share is then what counts.
+        With a different memory size, another stage may be full first, and its share then counts.
         """
         pool = self.pool
         if pool is None or pool.rule.rule != "free" or len(self.program.entries) == 1:
@@ -246,13 +248,15 @@ class PortableRequests:
 
     @cached_property
     def falls(self) -> bool:
-        """Whether caches may take less after a token more; those of an engine never do."""
+        """Whether caches may shrink with one more token; those of an engine never do."""
         sizes = reserved_bytes(self.program.phase("decode"), policy(self.cache_policy))
         return not self.pool and any(map(may_decrease, sizes))
 
     @cached_property
     def limits(self) -> dict[str, Any]:
-        """What may be used: of an engine the room of each stage, how what it samples grows; else bytes."""
+        """The usable memory: for an engine the cache memory of each stage and the growth of sampling, else
+        bytes.
+        """
         if self.pool is None:
             return {"physical": self.model.device.capacity_bytes, "share": self.job.share}
         pool, program = self.pool, self.program
@@ -276,7 +280,7 @@ class PortableRequests:
 
     @cached_property
     def sizes(self) -> tuple[int, int | None]:
-        """From how many bytes of memory, and below how many, an engine does all else as it does."""
+        """The range of memory sizes in bytes within which the engine's behavior is unchanged."""
         pool = self.pool
         if pool is None:
             return 1, None
@@ -287,7 +291,7 @@ class PortableRequests:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know, as a report has it."""
+        """The notes for the user, as in a report."""
         plans = (phase.plan for phase in self.phases.values())
         return tuple(
             dict.fromkeys((*program_notes(self.program), *(note for p in plans for note in p.notes)))
@@ -300,13 +304,13 @@ STEP = (
     *("time_s", "ideal_time_s"),
     *("weight_bytes", "kv_cache_bytes", "activation_peak_bytes", "peak_memory_bytes"),
 )
-TIME_FIELDS = "time_s", "bound", "ideal_time_s", "basis"  # as `Priced` has them
+TIME_FIELDS = "time_s", "bound", "ideal_time_s", "basis"  # the fields of `Priced`
 
 
 class PortableOp(NamedTuple):
-    """A row of a report: what is fixed of it, and where its figures begin among those of `Steps`.
+    """A row of a report: its fixed fields, and the positions of its values among those of `Steps`.
 
-    `bases` are what its times may be made of, and the error that is known of such, by `basis`.
+    `bases` are the possible bases of its time with their known errors, by `basis`.
     """
 
     fixed: dict[str, Any]
@@ -357,16 +361,16 @@ class PortableSteps:
 
 
 def _op_bases(price: OpTime) -> list[tuple[str, float | None]]:
-    """What times of a price are made of, by the place of the kernel that holds."""
+    """The possible bases of an op time, by the index of the fastest kernel."""
     each = (price.held(i) for i in range(len(getattr(price, "prices", (price,)))))
     return [(str(one.basis), one.error) for one in each]
 
 
 class PortableProgram:
-    """A program on a device, for those who run it elsewhere: its `steps` by phase.
+    """A program on a device, for evaluation in another language: its `steps` by phase.
 
-    A program that does not tell decode from prefill has one kind of them. `InputError` for what is no
-    function of three sizes, and for a cost model whose prices symbols do not go through.
+    A program without separate decode and prefill has one kind of steps. InputError if the step is not a
+    function of three sizes, or for a cost model without symbolic evaluation.
     """
 
     def __init__(
@@ -378,18 +382,18 @@ class PortableProgram:
             raise InputError(f"emit: layers of {program.name} see fewer tokens of one prompt alone")
         self.program, self.model, self.cache_policy = program, model, policy(cache_policy).name
         self.phase = phase or ("encode" if program.patches else "")
-        # So many new tokens after others decode, as what verifies drafts does.
+        # A few new tokens after cached ones count as decode, as in the verification of drafts.
         self.drafts = DRAFTS if program.splits and not phase else 1
 
     @cached_property
     def steps(self) -> dict[str, PortableSteps]:
-        """The steps of each phase: that of all, or of `decode` and `prefill`."""
+        """The steps of each phase: of all, or of `decode` and `prefill`."""
         phases = (self.phase,) if self.phase or not self.program.splits else ("decode", "prefill")
         return {phase or "step": self._steps(phase) for phase in phases}
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know, as a report has it."""
+        """The notes for the user, as in a report."""
         plans = (of.plan for of in self.steps.values())
         return tuple(
             dict.fromkeys((*program_notes(self.program), *(note for p in plans for note in p.notes)))

@@ -23,14 +23,18 @@ from llmir.ir.core.program import Program
 from .workload import _STEPS, ChunkSteps, PrefillTimes, Workload, prefill_times
 
 MOST = 64  # drafted tokens of a step: beyond, hardly any is right
-MODEL, LAYER, LOOKUP = "model", "layer", "lookup"  # what drafts
-PADDED = 128  # ids by which tables of one tokenizer differ (llama.cpp, SPEC_VOCAB_MAX_SIZE_DIFFERENCE)
-EQUAL = {"vllm": "vllm/config/speculative.py, verify_equal_vocab_size_if_draft_model"}  # who takes no padding
+MODEL, LAYER, LOOKUP = "model", "layer", "lookup"  # kinds of drafters
+PADDED = (
+    128  # ids by which vocabularies of one tokenizer may differ (llama.cpp, SPEC_VOCAB_MAX_SIZE_DIFFERENCE)
+)
+EQUAL = {
+    "vllm": "vllm/config/speculative.py, verify_equal_vocab_size_if_draft_model"
+}  # engines that require equal vocabularies
 _SAMPLE_TOKENS = 4096  # tokens at which caches of two programs are compared
 
 
 def accepted_tokens(draft_tokens: int, acceptance: float) -> float:
-    """Tokens of a step on average, if each draft is right with a chance that depends on none before it.
+    """Mean tokens per step, if each draft is accepted with a probability independent of earlier ones.
 
     Leviathan, Kalman and Matias 2023, arXiv:2211.17192, equation 1: (1 − aᵏ⁺¹) / (1 − a).
 
@@ -43,7 +47,7 @@ def accepted_tokens(draft_tokens: int, acceptance: float) -> float:
 def speculative_workload(
     job: Workload, verify: Program, draft_tokens: int, acceptance: float, draft: Program | None
 ) -> SpeculativeWorkload:
-    """A workload whose later tokens are drafted and verified; InputError for what cannot be."""
+    """Add drafts and verification to a workload; InputError if it does not support them."""
     count, share = check_drafts(draft_tokens, acceptance)
     if type(job) is not Workload:
         raise InputError("speculate: of a batch of requests; a closed loop of users has no drafts")
@@ -58,12 +62,12 @@ def speculative_workload(
 
 
 def check_drafts(draft_tokens: object, acceptance: object) -> tuple[int, float]:
-    """How many are drafted, and the chance that one is right; InputError for what is neither."""
+    """Check the number of draft tokens and the acceptance."""
     return integer("draft_tokens", draft_tokens, 1, MOST), number("acceptance", acceptance, 0.0, 1.0)
 
 
 def check_verification(program: Program, verify: Program, draft: Program | None, engine: str = "") -> None:
-    """InputError for what does not verify a program, or cannot draft for it."""
+    """Raise InputError if the programs cannot verify a program or draft for it."""
     kept = {(p.cache_bytes(_SAMPLE_TOKENS), p.parameters, p.devices) for p in (verify, program)}
     if len(kept) > 1:
         raise InputError(f"verify: {verify.name} is not {program.name} with logits of all positions")
@@ -80,16 +84,16 @@ def check_verification(program: Program, verify: Program, draft: Program | None,
 
 
 def _vocabulary(program: Program) -> int:
-    """Of how many tokens there are logits."""
+    """The number of logits per position."""
     graph = program.graphs[program.entries[-1]]
     size = graph.type(graph.outputs[0]).shape[-1]
     return size if isinstance(size, int) else 0
 
 
 def draft_program(program: Program, drafter: Program | None) -> Program | None:
-    """What drafts: a model, or the layer that the program has as its phase `draft`; None where nothing runs.
+    """The drafting program: a model, or the phase `draft` of the program; None if nothing drafts.
 
-    It reads each prompt as the model does, in the same steps, so that it has its cache.
+    It prefills each prompt in the same steps as the model, to fill its cache.
     """
     return drafter if drafter is not None else program.phases.get("draft")
 
@@ -110,13 +114,13 @@ def _draft_bytes(job: Workload, draft: Program) -> int:
 
 @dataclass(frozen=True, eq=False)
 class SpeculativeWorkload(Workload):
-    """A batch of requests whose later tokens come by steps that verify `draft_tokens` of each.
+    """A batch of requests with speculative decoding: a step verifies `draft_tokens` of each request.
 
-    `verify` is the program with logits of all positions. A `drafter`, which may be another model, makes the
-    drafts one after another; without one the layer that the program loaded with `draft` has, and without that
-    they cost nothing, as those looked up in the prompt. What drafts reads the prompts too, after the model in
-    each step. A draft is right with chance `acceptance`, whatever came before it. What a drafter keeps is
-    taken from the memory for caches (`reserve_bytes`).
+    `verify` is the program with logits at all positions. A `drafter`, which may be another model, drafts
+    tokens in sequence. The default drafter is the draft layer of a program loaded with `draft`; without one,
+    drafts are free, like n-grams from the prompt. The drafter prefills the prompts too, after the model in
+    each step. A draft is accepted with probability `acceptance`, independently of others. The memory of the
+    drafter reduces the memory for caches (`reserve_bytes`).
     """
 
     verify: Program | None = None
@@ -146,12 +150,12 @@ class SpeculativeWorkload(Workload):
 
     @cached_property
     def _reading(self) -> PrefillTimes:
-        """How long it takes to read all prompts, with what drafts."""
+        """The time to prefill all prompts, including the drafter."""
         return PrefillTimes(*map(sum, zip(super()._reading, self._draft_reading, strict=True)))
 
     @cached_property
     def _draft_reading(self) -> PrefillTimes:
-        """What of that is due to what drafts."""
+        """The drafter's part of prefill."""
         if draft_program(self.program, self.drafter) is None:
             return PrefillTimes(0.0, 0.0, 0.0)
         return prefill_times(self.chunks, self._draft_reads)
@@ -163,7 +167,7 @@ class SpeculativeWorkload(Workload):
 
     @property
     def draft_read_s(self) -> float:
-        """Seconds in which what drafts reads the prompts, part of the TTFT."""
+        """Seconds of the drafter's prefill, part of the TTFT."""
         return self._draft_reading.time_s
 
     def _verify(self, context: Any) -> Report:
@@ -182,7 +186,7 @@ class SpeculativeWorkload(Workload):
 
     @cached_property
     def _decoding(self) -> tuple[float, float]:
-        """Sums over all tokens after the first of their part of a step, and of the drafts before it."""
+        """Sums over all tokens after the first of their part of a step and of the drafts before it."""
         period = interval = 0.0
         tokens = range(self.length, self.length + self.generate - 1)
         for i in range(0, len(tokens), _STEPS):
@@ -195,7 +199,7 @@ class SpeculativeWorkload(Workload):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know: also what a step yields."""
+        """The notes for the user, including the yield of a step."""
         drafts = f"{self.draft_tokens} draft{'s' if self.draft_tokens > 1 else ''}"
         right = f"of which each is right {100 * self.acceptance:.3g} times in 100"
         yields = f"a step verifies {drafts}, {right}, and yields {self.tokens_per_step:.3g} tokens"

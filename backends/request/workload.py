@@ -48,7 +48,7 @@ from llmir.ir.sizes.polynomial import may_decrease
 
 # Steps of a prefill
 
-ALL = "all"  # tokens of a step, as users spell it: however many there are
+ALL = "all"  # tokens of a step without limit, as users write it
 
 
 class ChunkSteps(NamedTuple):
@@ -64,28 +64,29 @@ class ChunkSteps(NamedTuple):
 
     @property
     def last(self) -> int:
-        """What the last of the steps has cached."""
+        """Cached tokens of the last step."""
         return int(np.max(self.cached))
 
     @property
     def middle(self) -> int:
-        """What they have cached on average."""
+        """Mean number of cached tokens."""
         return int(np.mean(self.cached))
 
     @property
     def steps(self) -> int:
-        """How many steps these are."""
+        """The number of steps."""
         return self.times * int(np.size(self.cached))
 
 
 def prefill_chunks(
     prompts: int, new: int, cached: int, budget: int | None, lanes: int = 1
 ) -> tuple[ChunkSteps, ...]:
-    """The steps that read `new` tokens of each prompt after `cached` ones.
+    """The prefill steps for `new` tokens of each prompt after `cached` ones.
 
-    A step has `budget` tokens (None: all) on each of so many `lanes`, over which prompts are spread: whole
-    prompts as they fit. Longer ones are read one by one in chunks of the budget, and what is left of them
-    again together, where engines mix it with the next prompt's first chunk: the tokens of a step are as many.
+    A step has `budget` tokens (None: no limit) on each of the `lanes` over which prompts are distributed, and
+    contains as many whole prompts as fit. Longer prompts are prefilled one by one in chunks of the budget.
+    Their remainders are grouped; engines mix a remainder with the next prompt's first chunk, so the number of
+    tokens per step is equal.
 
     >>> prefill_chunks(5, 300, 0, 1000)
     (ChunkSteps(prompts=3, new=300, cached=0, times=1), ChunkSteps(prompts=2, new=300, cached=0, times=1))
@@ -107,7 +108,7 @@ def _chunks(prompts: int, new: int, cached: int, budget: int, lanes: int) -> Ite
 
 
 def _groups(prompts: int, most: int) -> Iterator[tuple[int, int]]:
-    """Groups of so many at most, and how often there are any."""
+    """Groups of at most `most` prompts, with the number of each kind of group."""
     full, rest = divmod(prompts, most)
     yield from ((count, times) for count, times in ((most, full), (rest, 1)) if count * times)
 
@@ -118,9 +119,10 @@ def largest_chunk(steps: Sequence[ChunkSteps]) -> ChunkSteps:
 
 
 class PrefillTimes(NamedTuple):
-    """Seconds until all prompts are read, until one is on average, and until the next batch may be.
+    """Seconds until prefill of all prompts ends, of one prompt on average, and until the next batch may
+    start.
 
-    The last is less where stages go on with the next batch while the last step is in the stages after them.
+    The last is shorter if stages start the next batch while the last step is in later stages.
     """
 
     time_s: float
@@ -129,18 +131,18 @@ class PrefillTimes(NamedTuple):
 
 
 def prefill_times(steps: Sequence[ChunkSteps], price: Callable[[ChunkSteps], Report]) -> PrefillTimes:
-    """Of steps one after another; `price` gives those of a chunk, on a grid where it has several."""
+    """The times of steps in sequence; `price` estimates the steps of a chunk, on a grid if it has several."""
     reports = [price(chunk) for chunk in steps]
     seconds = [
         chunk.times * float(np.sum(report.interval_s)) for chunk, report in zip(steps, reports, strict=True)
     ]
     last, whole = reports[-1], sum(seconds)
-    way = float(np.ravel(last.time_s - last.interval_s)[-1])  # of the last step through the other stages
+    way = float(np.ravel(last.time_s - last.interval_s)[-1])  # the time of the last step in the other stages
     return PrefillTimes(whole + way, _mean(steps, seconds) + way, whole)
 
 
 def _mean(steps: Sequence[ChunkSteps], seconds: Sequence[float]) -> float:
-    """When a prompt is read on average: with its group, or one after another if chunk by chunk."""
+    """The mean time at which a prompt's prefill ends: with its group, or in sequence if split into chunks."""
     start = int(np.min(steps[0].cached))
     if any(chunk.last != start for chunk in steps):
         turns = sum(chunk.times for chunk in steps if int(np.min(chunk.cached)) == start)
@@ -156,14 +158,14 @@ def _mean(steps: Sequence[ChunkSteps], seconds: Sequence[float]) -> float:
 
 
 def peak_bytes(job: Workload, sequences: int) -> int:
-    """The most bytes that a rank of any stage holds, of so many sequences in each micro-batch."""
+    """The peak memory of a rank of any stage in bytes, with `sequences` sequences in each micro-batch."""
     return int(
         max(_peak(job, memory, at, sequences) for of, at in fullest_steps(job, sequences) for memory in of)
     )
 
 
 def _peak(job: Workload, memory: RankMemory, at: Binding, sequences: int) -> Number:
-    """The peak of a stage in a step, beside the caches of sequences that are not in it."""
+    """The peak of a stage in a step, plus the caches of sequences that are not in the step."""
     others = sequences - at.symbols["B"]
     last = job.length + max(job.generate - 2, 0)
     more = Binding(B=others, T=1, C=last)(memory.caches) if others > 0 else 0
@@ -171,7 +173,7 @@ def _peak(job: Workload, memory: RankMemory, at: Binding, sequences: int) -> Num
 
 
 def fullest_steps(job: Workload, sequences: int) -> list[tuple[tuple[RankMemory, ...], Binding]]:
-    """The steps in which most may be held, of so many sequences in each micro-batch."""
+    """The steps that may have the peak memory, with `sequences` sequences in each micro-batch."""
     parts = job.program.micro_batches
     chunk = largest_chunk(job.chunks_of(sequences * parts))
     ends = [(step_phase(job.program, [chunk.new]), chunk.prompts // parts, chunk.new, chunk.last)]
@@ -186,9 +188,9 @@ def fullest_steps(job: Workload, sequences: int) -> list[tuple[tuple[RankMemory,
 
 @lru_cache(maxsize=256)
 def _contexts(job: Workload) -> frozenset[int]:
-    """The contexts of the decode steps that may hold most.
+    """The contexts of the decode steps that may have the peak memory.
 
-    That is the last one, for caches grow; but those of chunks are full before a chunk is over.
+    This is the last step, because caches grow; but caches of chunked attention are full before a chunk ends.
     """
     if job.generate == 1:
         return frozenset()
@@ -205,10 +207,10 @@ def _contexts(job: Workload) -> frozenset[int]:
 
 
 class CostBreakdown(NamedTuple):
-    """`input` is of prompt tokens that are read, `output` of tokens after the first; `answers` is all of it.
+    """The cost of prompt tokens in prefill (`input`), of output tokens after the first, and of all per token.
 
-    Of `answers` prompts are a part: it is by generated token, or by image where a model reads nothing else.
-    None where there are no such tokens. Other batches like this one keep all pipeline stages busy.
+    `answers` includes prompts: it is per output token, or per image for models with image inputs only. None
+    if there are no tokens of a kind. Other batches like this one keep all pipeline stages busy.
     """
 
     input: OperatingCost | None
@@ -216,7 +218,7 @@ class CostBreakdown(NamedTuple):
     answers: OperatingCost
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it: USD of a million tokens and joules of one, by what they are of."""
+        """Return USD per million tokens and joules per token, by kind, as JSON-compatible values."""
         parts = {name: part for name, part in self._asdict().items() if part}
         return {
             "cost_usd_per_mtok": {name: part.usd_per_mtok for name, part in parts.items()},
@@ -225,7 +227,7 @@ class CostBreakdown(NamedTuple):
 
 
 def cost_breakdown(job: Workload) -> CostBreakdown:
-    """That of a workload, where its device has a price and a power."""
+    """The cost of a workload, if its device has a price and a power limit."""
     reading, decoding = job.busy_s
 
     def of(tokens: int, seconds: float) -> OperatingCost | None:
@@ -298,9 +300,9 @@ def workload_document(job: Workload, phases: Mapping[str, Report | None]) -> dic
 
 # Workload
 
-LONGEST = 10_000_000  # tokens: more than any model's context, and quick to price one by one
-REQUESTS = 1_000_000_000  # at once: more than any server has, and integers hold the bytes of their caches
-_STEPS = 1 << 20  # decode steps priced at once
+LONGEST = 10_000_000  # tokens: more than any model's context
+REQUESTS = 1_000_000_000  # requests: more than any server runs, and cache bytes remain exact integers
+_STEPS = 1 << 20  # decode steps evaluated at once
 PLAIN = 0.9  # the share of memory that may be used where no engine has a rule for it
 
 
@@ -310,22 +312,23 @@ def _between(least: float, most: float, *, default: Any = MISSING, **more: Any) 
 
 @dataclass(frozen=True, eq=False)
 class Workload(Record, Result, PageExport):
-    """`batch` requests together, each of `prompt` tokens in, beside those of its images, and `generate` out.
+    """`batch` requests together, each with `prompt` input tokens (plus image tokens) and `generate` output
+    tokens.
 
-    Of each prompt the first `cached` tokens are in the cache already. Prefill reads the others, in steps of
-    `chunk` tokens on each data-parallel rank, and yields token 1; `prefill` is the largest of its steps, and
-    of equal ones the last. By default a step has the `budget` of the engine that is priced, and without one
-    it reads all prompts, as it does when `chunk` is "all". Decode step i = 1 … generate−1 has length + i − 1
-    tokens cached; `decode` is the last of them, and None when one token is all there is.
+    The first `cached` tokens of each prompt are in the prefix cache. Prefill processes the others in steps of
+    `chunk` tokens on each data-parallel rank, and yields token 1. `prefill` is the largest of its steps, and
+    the last of equal ones. The default chunk is the `budget` of the engine. Without an engine, or with
+    `chunk` "all", one step processes all prompts. Decode step i = 1 … generate−1 has length + i − 1 tokens
+    cached; `decode` is the last one, or None with a single output token.
 
-    The engine's rule says how much memory may be used (`memory/kv_capacity.py`); without an engine it is the
-    share `memory_utilization` of the device, by default 0.9. `reserve_bytes` are subtracted. `cache_policy`
-    is the rule of cache allocation: `exact` bytes, `paged` or `unified` (`memory/caches.py`). `max_model_len`
-    is the length of the longest request that memory is counted for, by default prompt and answer;
-    `max_num_seqs` and `max_batched_tokens` (by default `chunk`) limit an engine's step. Without
-    `chunked_prefill` no prompt may have more tokens than a step; None estimates such prompts in chunks.
+    The engine's rule sets the usable memory (`memory/kv_capacity.py`). Without an engine it is the share
+    `memory_utilization` of the device, by default 0.9. `reserve_bytes` are subtracted. `cache_policy` is the
+    rule of cache allocation: `exact` bytes, `paged` or `unified` (`memory/caches.py`). `max_model_len` is the
+    length of the longest request in the memory calculation, by default prompt plus output. `max_num_seqs` and
+    `max_batched_tokens` (by default `chunk`) limit a step of the engine. Without `chunked_prefill`, prompts
+    are limited to the tokens of a step; None estimates longer prompts in chunks.
 
-    Of a model of images alone there is one step, `encode`, which `prefill` is too, of `batch` images.
+    A model with image inputs only has one step, `encode`, for `batch` images; `prefill` is this step too.
     """
 
     program: Program
@@ -379,7 +382,9 @@ class Workload(Record, Result, PageExport):
             raise InputError(f"reserve: {self.reserve_bytes:,} bytes {nothing}")
 
     def _readable(self) -> None:
-        """`InputError` for a prefix that leaves nothing to read, and for parts of what is read as a whole."""
+        """Raise InputError if the cached prefix leaves nothing to prefill, or for chunks of indivisible
+        inputs.
+        """
         if self.cached >= self.length:
             most = f"expected fewer than the {self.length:,} tokens of a prompt, the last of which is read"
             raise InputError(f"cached: {most}; got {self.cached:,}")
@@ -400,14 +405,15 @@ class Workload(Record, Result, PageExport):
 
     @property
     def length(self) -> int:
-        """Tokens of a prompt, those of its images included."""
+        """Tokens of a prompt, image tokens included."""
         return self.prompt + self.program.image_tokens
 
     @property
     def images(self) -> int:
-        """Of how many images the prompt's are at least: one of n × n patches gives n · (n + 1) at most.
+        """The smallest number of images in the prompt: one image of n × n patches gives at most n · (n + 1)
+        tokens.
 
-        Those are its rows, with a token at the end of each; what an engine cuts a large image into counts.
+        These are its rows, each followed by one token. Crops of a large image count as images.
         """
         if not self.program.image_tokens:
             return 0
@@ -426,7 +432,7 @@ class Workload(Record, Result, PageExport):
 
     @cached_property
     def budget(self) -> int | None:
-        """Tokens of a step that reads prompts, on each data-parallel rank; None for all there are."""
+        """Tokens of a prefill step on each data-parallel rank; None for no limit."""
         if isinstance(self.chunk, int):
             return self.chunk
         if self.chunk or not self.pool or self._whole or self.program.image_tokens:
@@ -451,40 +457,40 @@ class Workload(Record, Result, PageExport):
 
     @property
     def budget_by(self) -> str | None:
-        """The engine whose budget it is; None where it was stated, or there is none."""
+        """The engine that sets the budget; None if it was set explicitly or there is no limit."""
         stated = self.chunk or self.max_batched_tokens
         return None if stated or self.budget is None else self.memory.engine
 
     @property
     def asked(self) -> Mapping[str, Any]:
-        """What is read and written, by the names of the options."""
+        """The sizes of the requests, by the names of the options."""
         sizes = {"batch": self.batch, "prompt": self.prompt, "generate": self.generate}
         return MappingProxyType(sizes | {"chunk": self.budget, "cached": self.cached})
 
     @property
     def _lanes(self) -> int:
-        """What prompts are spread over: data-parallel ranks and micro-batches."""
+        """The number of data-parallel ranks times micro-batches, over which prompts are distributed."""
         return self.program.parallelism.dp * self.program.micro_batches
 
     @cached_property
     def chunks(self) -> tuple[ChunkSteps, ...]:
-        """The steps that read the prompts."""
+        """The prefill steps."""
         return self.chunks_of(self.batch)
 
     def chunks_of(self, batch: int) -> tuple[ChunkSteps, ...]:
-        """Those of another batch."""
+        """The prefill steps of another batch."""
         return prefill_chunks(batch, self.length - self.cached, self.cached, self.budget, self._lanes)
 
     @cached_property
     def prefill(self) -> Report:
-        """The largest step that reads prompts, of equal ones the last."""
+        """The largest prefill step, and the last of equal ones."""
         if self.encode and self.program.patches:
             return self.encode
         most = largest_chunk(self.chunks)
         return self._step(most.new, most.last, most.prompts)
 
     def prefill_as(self, step: Report) -> Report:
-        """A step that reads as much as another one does."""
+        """A prefill step with the sizes of another step."""
         same = step.batch == self.prefill.batch and step.new == self.prefill.new
         return self.prefill if same else self._step(step.new, step.context, int(step.batch))
 
@@ -505,9 +511,9 @@ class Workload(Record, Result, PageExport):
 
     @cached_property
     def draft(self) -> Report | None:
-        """A step of the layer that predicts a further token, as late as the last of decode; None without one.
+        """A step of the multi-token prediction layer at the last decode position; None without one.
 
-        How many of its tokens are taken depends on the text, so that no other figure has it.
+        Its accepted tokens depend on the text, so no other result includes it.
         """
         if "draft" not in self.program.phases or self.generate == 1:
             return None
@@ -517,7 +523,7 @@ class Workload(Record, Result, PageExport):
 
     @property
     def steps(self) -> Mapping[str, Report]:
-        """The steps that there are, by phase; of all of decode the last."""
+        """The steps by phase; of decode, the last one."""
         own = (
             {}
             if self.program.patches
@@ -532,12 +538,12 @@ class Workload(Record, Result, PageExport):
 
     @property
     def ttft_s(self) -> float:
-        """Time until all have their first token: of encode and prefill."""
+        """Time until all requests have their first token: encode plus prefill."""
         return self._reading.time_s + self._encoding_s
 
     @property
     def ttft_mean_s(self) -> float:
-        """Mean time to the first token, for which prompts that are read first do not wait for the others."""
+        """Mean TTFT; early prompts do not wait for the others."""
         return self._reading.mean_s + self._encoding_s
 
     @property
@@ -570,7 +576,7 @@ class Workload(Record, Result, PageExport):
 
     @property
     def prefill_tokens_per_s(self) -> float:
-        """Tokens of all prompts that are read in a second of prefill."""
+        """Prompt tokens per second during prefill, over all requests."""
         return self.batch * (self.length - self.cached) / self.ttft_s if self.ttft_s else float("inf")
 
     @property
@@ -580,7 +586,7 @@ class Workload(Record, Result, PageExport):
 
     @cached_property
     def busy_s(self) -> tuple[float, float]:
-        """Seconds of reading and of decoding when other such batches keep all pipeline stages busy."""
+        """Seconds of prefill and of decode while other batches keep all pipeline stages busy."""
         images = float(self._images.interval_s) if self._images else 0.0
         return images + self._reading.interval_s, self._decoding[1]
 
@@ -592,7 +598,9 @@ class Workload(Record, Result, PageExport):
 
     @cached_property
     def pool(self) -> KvPool | None:
-        """The caches of the engine that is priced; None where there is none, or no whole model of tokens."""
+        """The engine's cache memory; None without an engine, or if the program is not a whole model of
+        tokens.
+        """
         return self._pool(self.batch)
 
     def _pool(self, batch: int) -> KvPool | None:
@@ -619,13 +627,13 @@ class Workload(Record, Result, PageExport):
 
     @cached_property
     def capacity_bytes(self) -> float:
-        """The memory that may be used, on the stage whose caches are full first."""
+        """The usable memory, on the stage with the fewest cache blocks."""
         if self.pool:
             return self.pool.rooms()[self.pool.tightest].usable
         return self.device.capacity_bytes * self.share - self.reserve_bytes
 
     def peak_bytes(self, batch: int) -> int:
-        """The most that any stage uses with another batch; of an engine, what it keeps and their caches."""
+        """The peak memory of any stage with another batch; for an engine, its fixed memory plus caches."""
         sequences = batch // self.program.micro_batches
         if pool := self._pool(batch) if self.chunk == ALL else self.pool:
             return math.ceil(self.capacity_bytes + pool.short(sequences))
@@ -633,7 +641,7 @@ class Workload(Record, Result, PageExport):
 
     @property
     def fits(self) -> bool:
-        """Whether all requests have room at once, within `capacity_bytes`."""
+        """Whether all requests fit in `capacity_bytes` at once."""
         return self.batch <= self._at_once and self.peak_bytes(self.batch) <= self.capacity_bytes
 
     @property
@@ -643,9 +651,9 @@ class Workload(Record, Result, PageExport):
 
     @cached_property
     def max_batch(self) -> int:
-        """The largest batch that fits, of as many sequences in each micro-batch.
+        """The largest batch that fits, with equal numbers of sequences in each micro-batch.
 
-        0 if none does, and at most 2⁴⁰ (where batch takes no memory).
+        0 if none does, and at most 2⁴⁰ (if the batch needs no memory).
         """
         parts = self.program.micro_batches
         found = largest_fit(lambda sequences: self.peak_bytes(sequences * parts) <= self.capacity_bytes)
@@ -666,7 +674,7 @@ class Workload(Record, Result, PageExport):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know: the steps' notes, and a request longer than the model's positions."""
+        """The notes of the steps, and a note on requests longer than the model's positions."""
         positions = self.program.facts.get("positions")
         notes = list(self.prefill.notes)
         if self.chunked_prefill is None and self.is_longer_than_step and not self.reads_chunks:
@@ -688,7 +696,7 @@ class Workload(Record, Result, PageExport):
         return tuple(notes)
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON report, `schema_version` 3; of images there are phases only where a model has them."""
+        """The JSON report, `schema_version` 3; phases for images are present only if the model has them."""
         apart = {name: step for name, step in self.steps.items() if name in APART}
         return workload_document(
             self, {**apart, **{name: self.steps.get(name) for name in ("prefill", "decode")}}

@@ -1,6 +1,6 @@
 """Pareto fronts, and the smallest number that meets a condition.
 
-`front` marks the points that no other point dominates in two figures; `minimize` finds the smallest number
+`front` marks the points that no other point dominates in two values; `minimize` finds the smallest number
 that meets a condition with few evaluations.
 """
 
@@ -14,11 +14,11 @@ from llmir.base.values import Array
 
 # Pareto fronts
 
-DIGITS = 10  # to which figures are compared: beyond, they differ by how they were added up
+DIGITS = 10  # digits of comparisons; later digits depend on the order of summation
 
 
 def front(x: Array, y: Array) -> Array:
-    """Of points, which are on the front where more is better of both, ties included; not those of NaN.
+    """Mark the points on the Pareto front if larger is better for both values; ties count, NaN does not.
 
     >>> front(np.array([1.0, 2, 2, 3, 1]), np.array([9.0, 5, 5, 1, 8])).tolist()
     [True, True, True, True, False]
@@ -27,7 +27,7 @@ def front(x: Array, y: Array) -> Array:
     order = np.lexsort((-b, -a))
     order = order[~(np.isnan(a) | np.isnan(b))[order]]
     a, b, found = a[order], b[order], np.zeros(x.shape, dtype=bool)
-    # Of points of one x the first has the largest y; those with a larger x have less.
+    # Among points with equal x the first has the largest y; those with a larger x have less.
     first = np.concatenate([[True], a[1:] < a[:-1]])[: len(a)]
     group = np.cumsum(first) - 1
     tops = b[first]

@@ -2,7 +2,7 @@
 
 First the flags and files of speculative decoding (`DRAFT_FLAGS`), then the flags of each engine with the
 release and page that document them (`LAUNCHERS`), its container images (`IMAGES`), `check_launch` and
-`launch_command`. `export.manifests` writes files with such commands.
+`launch_command`. `export.manifests` writes files with these commands.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from .structures import ElementTypes, Split
 
 
 class DraftOptions(NamedTuple):
-    """What is said of drafts: how many a step verifies, and the model that makes them, if one does.
+    """The options of drafts: the tokens per step, and the draft model, if there is one.
 
-    `weights` is the type that a command has weights made, "" as the checkpoints have them.
+    `weights` is the dtype to which a command quantizes its weights, "" for the checkpoint's dtype.
     """
 
     tokens: int
@@ -40,7 +40,7 @@ class DraftOptions(NamedTuple):
 
 
 class DraftFlags(NamedTuple):
-    """What an engine is told: `flags`, and `lines` of a file; since which release, and where it says so."""
+    """The flags of an engine for drafts, and `lines` of a file; the first release, and the source."""
 
     flags: Callable[[DraftOptions], list[str]]
     since: str
@@ -56,7 +56,10 @@ def _vllm(method: str, **more: int) -> Callable[[DraftOptions], list[str]]:
         said: dict[str, str | int] = {"method": method, "num_speculative_tokens": of.tokens, **more}
         if of.model:
             said["model"] = of.model
-        if of.model and of.weights not in ("", *_CASTS):  # by default what drafts is as its checkpoint is
+        if of.model and of.weights not in (
+            "",
+            *_CASTS,
+        ):  # by default the drafter has the dtype of its checkpoint
             said["quantization"] = of.weights
         return [f"--speculative-config {shlex.quote(json.dumps(said))}"]
 
@@ -64,7 +67,7 @@ def _vllm(method: str, **more: int) -> Callable[[DraftOptions], list[str]]:
 
 
 def _sglang(algorithm: str, *more: str) -> Callable[[DraftOptions], list[str]]:
-    """A chain of drafts: its tokens are those of a step, the last one that was verified among them."""
+    """The flags of a chain of drafts; its number of tokens includes the last verified one."""
 
     def flags(of: DraftOptions) -> list[str]:
         path = [f"--speculative-draft-model-path {shlex.quote(of.model)}"] if of.model else []
@@ -133,7 +136,7 @@ _CASTS = ("bf16", "fp16")  # types to which an engine casts unquantized weights
 
 
 class Flag(NamedTuple):
-    """How an engine spells an option, the first release whose list of options was read, and where."""
+    """The spelling of an option, the first release whose options were checked, and the source."""
 
     name: str
     since: str
@@ -141,15 +144,15 @@ class Flag(NamedTuple):
 
 
 class Launcher(NamedTuple):
-    """What starts an engine, and its flags: of `tp`, `pp`, `dp`, `ep`, `batch`, `chunk`, types of weights.
+    """The start command of an engine, and its flags for `tp`, `pp`, `dp`, `ep`, `batch`, `chunk` and dtypes.
 
-    Flags of `utilization`, `chunked` and `whole` (prompts, without chunks) are stated where a plan sets them,
-    and `kv fp8` is the flag of an fp8 KV cache. A flag without dashes is a line of the file of options. The
-    server listens on `port`, and `host` makes it listen on all addresses.
-    That of `longest`, where there is one, is stated where caches, or steps of whole prompts, hold fewer
-    tokens than the model may have: the engine does not start otherwise.
-    `expert_ranks` says that the flag of `ep` takes their number. That of `dp`, where there is one, is of
-    ranks which take as many requests each as the flag of `batch` says.
+    - Flags of `utilization`, `chunked` and `whole` (prompts, without chunks) are written if a plan sets them.
+      `kv fp8` is the flag of an fp8 KV cache. A flag without dashes is a line of the options file.
+    - The server listens on `port`; `host` is the flag for all addresses.
+    - The flag `longest` limits the request length. It is written if caches, or steps with whole prompts, have
+      fewer tokens than the model allows, because the engine would not start otherwise.
+    - `expert_ranks`: The flag of `ep` takes the number of ranks. With a flag of `dp`, the flag of `batch`
+      applies to each rank.
     """
 
     command: str
@@ -227,10 +230,10 @@ LAUNCHERS = {
 
 
 class PoolFlags(NamedTuple):
-    """What an engine is told to join prefill and decode servers, the first release and its source.
+    """The flags that join prefill and decode servers, with the first release and the source.
 
-    `words` and `lines` (of the file of options) have the `role`, prefill or decode, and the longest request;
-    a server whose `port` is a variable of the shell gets `environment` too.
+    `words` and `lines` (of the options file) receive the `role`, prefill or decode, and the longest request.
+    A server with a shell variable as `port` also gets `environment`.
     """
 
     words: Callable[[str, str], list[str]]
@@ -296,7 +299,7 @@ def check_pool_launch(emit: str, runs: Engine | None) -> None:
 
 
 def pool_sides(candidate: PoolCandidate) -> dict[str, Candidate]:
-    """The prefill servers and the decode servers of a plan of pools, each as a plan with so many replicas."""
+    """The prefill servers and the decode servers of a plan with pools, each as a plan with replicas."""
     pools = candidate.pools
     assert pools is not None
     found = {}
@@ -319,7 +322,7 @@ def pool_sides(candidate: PoolCandidate) -> dict[str, Candidate]:
 def pool_command(
     candidate: Candidate, role: str, emit: str, model: str, draft_model: str = "", port: str = "12345"
 ) -> LaunchCommand:
-    """The command of a prefill or decode server; `port` is that of its handshake, where it has one."""
+    """The command of a prefill or decode server; `port` is the handshake port, if it has one."""
     command = launch_command(candidate, emit, model, draft_model)
     told, file = POOL_FLAGS[command.engine], f"{role}.yaml"
     lines = tuple(dict.fromkeys((*command.lines, *told.lines(role, candidate.traffic.longest))))
@@ -348,7 +351,7 @@ EMITS = (*LAUNCHERS, *CONTAINERS)
 
 
 def launched_engine(emit: str, runs: Engine | None) -> str:
-    """The engine that `emit` starts; InputError if the plan is of another engine."""
+    """The engine that `emit` starts; InputError if the plan uses another engine."""
     engine = emit if choice("emit", emit, EMITS) in LAUNCHERS else runs.name if runs else ""
     if engine in LAUNCHERS and runs is not None and runs.name == engine:
         return engine
@@ -357,7 +360,7 @@ def launched_engine(emit: str, runs: Engine | None) -> str:
 
 
 def release_of(runs: Engine) -> str:
-    """The release of an engine that is estimated: the one asked for, else the newest that was measured."""
+    """The release of an estimated engine: the requested one, else the newest measured one."""
     return runs.release or runs.versions[-1]
 
 
@@ -369,9 +372,11 @@ def check_launch(
     drafter: str = "",
     device: Device | None = None,
 ) -> None:
-    """InputError for what cannot be launched: another engine than the one of the plan, an option of which no
-    flag is known, or none of its release. `drafter` is what drafts, if anything does. Containers need an
-    image for the device, and replicas that lie within a node.
+    """Raise InputError if a plan cannot be launched.
+
+    Reasons are another engine than that of the plan, and an option without a known flag in its release.
+    Containers also need an image for the device, and replicas within one node. `drafter` is the kind of
+    drafter, if any.
     """
     engine = launched_engine(emit, runs)
     assert runs is not None
@@ -393,10 +398,10 @@ def check_launch(
 def check_types(
     emit: str, runs: Engine | None, own: str, asked: ElementTypes, run: ElementTypes, implied: ElementTypes
 ) -> None:
-    """InputError for element types that no flag makes, so that the engine would run others than estimated.
+    """Raise InputError for dtypes that no flag sets, so that the engine would run others than estimated.
 
-    `own` is the type of the checkpoint's weights, and `implied` has the types that an engine runs where
-    weights alone are asked for.
+    `own` is the dtype of the checkpoint's weights, and `implied` contains the dtypes that an engine runs if
+    only weights are set.
     """
     if asked.weights and own not in (*_CASTS, "fp32") and asked.weights != own:
         why = f"the checkpoint's weights are {own}, and no flag is known that makes them {asked.weights}"
@@ -424,7 +429,7 @@ def _check_container(emit: str, engine: str, release: str, device: Device, split
 
 
 def node_devices(device: Device) -> int:
-    """How many devices a node has: those of its cluster, else of a box."""
+    """The number of devices per node, of its cluster or of a typical machine."""
     return device.node.devices if device.node else BOX
 
 
@@ -450,15 +455,15 @@ def _known(engine: str, release: str, what: str, since: str, source: str) -> Non
 
 
 def _options(weights: str, split: Split | None) -> list[str]:
-    """What a command states: tp, further ranks that there are, the type of weights, and limits of a step."""
+    """The options in a command: tp, other degrees above 1, the dtype of weights, and limits of a step."""
     more = [name for name in ("pp", "dp", "ep") if split and getattr(split, name) > 1]
     return ["tp", *more, *([weights] if weights else []), "batch", "chunk"]
 
 
 class LaunchCommand(NamedTuple):
-    """The command of one replica: its `words` as a shell takes them, and `lines` of the file that it reads.
+    """The command of one replica: shell `words`, and `lines` of the file that it reads.
 
-    `sources` say where its flags are listed.
+    `sources` document its flags.
     """
 
     engine: str
@@ -475,9 +480,9 @@ class LaunchCommand(NamedTuple):
 
 
 def launch_command(candidate: Candidate, emit: str, model: str, draft_model: str = "") -> LaunchCommand:
-    """The command of one replica of a plan, which serves the checkpoint `model`.
+    """The command that serves the checkpoint `model` with one replica of a plan.
 
-    `draft_model` names the model that drafts, where one does. InputError for what `check_launch` refuses.
+    `draft_model` is the name of the draft model, if any. InputError as in `check_launch`.
     """
     s = candidate.structure
     drafter = s.drafts and s.drafts.kind(s.program)
@@ -505,7 +510,7 @@ def launch_command(candidate: Candidate, emit: str, model: str, draft_model: str
     elif s.chunked is not None and engine != "sglang":
         names.append("chunked" if s.chunked else "whole")
     graphs = runs.section(CudaGraphs)
-    if graphs and graphs.unstated(s.device, s.split.tp):  # the estimate is of graphs as large as the batch
+    if graphs and graphs.unstated(s.device, s.split.tp):  # the estimate assumes graphs up to the batch
         names.append("graphs")
         values["graphs"] = f"{{enable_padding: true, max_batch_size: {values['batch']}}}"
     if kv := _kv_option(candidate):
@@ -532,7 +537,7 @@ def launch_command(candidate: Candidate, emit: str, model: str, draft_model: str
 
 
 def _one_cache_config(lines: list[str], utilization: float | None) -> list[str]:
-    """The lines of a file, where `kv_cache_config` has the share of memory too.
+    """The lines of a file with the memory share inside `kv_cache_config`.
 
     The file's `kv_cache_config` replaces that of the command (update_llm_args_with_extra_dict,
     tensorrt_llm/llmapi/llm_args.py of release 1.0).

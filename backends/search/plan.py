@@ -39,29 +39,31 @@ if TYPE_CHECKING:
 
 # Candidates and plans
 
-Rank = tuple[bool, float, float]  # the order of plans: without a price, USD per hour or devices, devices
+Rank = tuple[
+    bool, float, float
+]  # the sort key of plans: whether without a price, USD per hour or devices, devices
 
 
 def plan_rank(device: Device, devices: float) -> Rank:
-    """The order of plans: first those with a price, by cost; then those without one, by devices.
+    """The sort key of plans: first those with a price, by cost; then those without one, by devices.
 
-    A device without a price so leaves the order of the others as it is.
+    A device without a price therefore does not change the order of the others.
     """
     price = device.price_per_hour_usd
     return price is None, devices * (1.0 if price is None else price), devices
 
 
 def _types(structure: Structure) -> dict[str, str | None]:
-    """The element types of a structure as JSON holds them; null as the checkpoint has them."""
+    """The dtypes of a structure for JSON; null means the checkpoint's dtype."""
     return {role: name or None for role, name in structure.types._asdict().items()}
 
 
 @dataclass(frozen=True, eq=False)
 class Candidate(Figures):
-    """A plan: `replicas` of a structure, of steps of up to `chunk` tokens, and `batch` requests at once.
+    """A plan: `replicas` of a structure, with steps of up to `chunk` tokens and `batch` requests at once.
 
-    `ttft_s` and `tpot_s` are means by closed form, at the rate that is asked for; `trial` are simulated runs.
-    All replicas answer `largest_rate` at most, where that was looked for.
+    `ttft_s` and `tpot_s` are means from the closed form at the requested rate; `trial` are simulated runs.
+    `largest_rate` is the largest stable rate of all replicas, if it was computed.
     """
 
     structure: Structure
@@ -76,17 +78,17 @@ class Candidate(Figures):
 
     @property
     def reads(self) -> Structure:
-        """What reads prompts."""
+        """The structure that runs prefill."""
         return self.structure
 
     @property
     def devices(self) -> int:
-        """How many devices all replicas take."""
+        """The number of devices of all replicas."""
         return self.replicas * self.structure.split.devices
 
     @property
     def spent(self) -> OperatingCost:
-        """What they cost and draw, at the rate that is asked for."""
+        """The cost and power at the requested rate."""
         traffic = self.traffic
         return operating_cost(self.structure.device, self.devices, traffic.rate * traffic.answer)
 
@@ -97,22 +99,22 @@ class Candidate(Figures):
 
     @property
     def cost_per_hour_usd(self) -> float | None:
-        """What they cost, where the device has a price."""
+        """The cost per hour, if the device has a price."""
         return self.spent.usd_per_hour
 
     @property
     def cost_usd_per_mtok(self) -> float | None:
-        """What a million tokens of answers cost."""
+        """The cost per million output tokens."""
         return self.spent.usd_per_mtok
 
     @property
     def energy_j_per_token(self) -> float | None:
-        """What a token of answers takes at most: boards at the limit of their power all the time."""
+        """The largest energy per output token: all boards at their power limit all the time."""
         return self.spent.joules_per_token
 
     @property
     def tokens_per_s_device(self) -> float:
-        """Tokens of answers, of each device."""
+        """Output tokens per second and device."""
         return self.traffic.rate * self.traffic.answer / self.devices
 
     @property
@@ -128,9 +130,9 @@ class Candidate(Figures):
 
     @cached_property
     def changed_settings(self) -> Mapping[str, tuple[Any, Any]]:
-        """Settings of the engine that the plan changes: by name the default and the plan's value.
+        """Settings of the engine that the plan changes, by name: the default and the plan's value.
 
-        A batch limit counts where it is stated, above the default, or where caches hold more requests.
+        A batch limit counts if it was set, exceeds the default, or if caches allow more requests.
         """
         s, traffic = self.structure, self.traffic
         default = s._replace(chunked=None, utilization=None, sequences=None, reserve=0)
@@ -154,24 +156,24 @@ class Candidate(Figures):
 
     @property
     def laid(self) -> str:
-        """How its servers lie on devices: `tp 2 × 16`."""
+        """The layout of its servers on devices, such as `tp 2 × 16`."""
         return f"{self.structure.split} × {self.replicas:,}"
 
     @property
     def decoding(self) -> int:
-        """Those of them that decode, one at least."""
+        """The mean number of decoding requests on a replica, at least one."""
         later = (self.traffic.answer - 1) * self.trial.tpot_s.mean
         return max(1, round(min(self.traffic.rate / self.replicas * later, self.batch)))
 
     @property
     def limited(self) -> dict[str, float]:
-        """What each limit is of, in seconds, over the requests of all runs."""
+        """The limited statistics in seconds, over the requests of all runs."""
         limits = {"ttft_s": self.traffic.ttft, "tpot_s": self.traffic.tpot}
         return {name: self.trial.limited(i) for i, (name, of) in enumerate(limits.items()) if of}
 
     @cached_property
     def errors(self) -> tuple[float, float]:
-        """Mean relative errors of the estimated times: of a prefill step for TTFT, a decode step for TPOT."""
+        """Mean relative errors of the estimated times: a prefill step for TTFT, a decode step for TPOT."""
         prefill, decode = prefill_step(self).error, decode_step(self).error
         return prefill or 0.0, decode or 0.0
 
@@ -183,7 +185,7 @@ class Candidate(Figures):
 
     @property
     def draft_share(self) -> float | None:
-        """The part of a step that makes drafts, half way through answers; None where there are none."""
+        """The share of a step that makes drafts, halfway through the output; None without drafts."""
         s, traffic = self.structure, self.traffic
         half = traffic.read + traffic.answer // 2
         return s.drafts and s.drafts.share_of(s.program, s.model, self.decoding, half)
@@ -195,17 +197,17 @@ class Candidate(Figures):
 
     @property
     def verdict(self) -> str:
-        """Whether all limits are met and no queue grows for ever; undecided where the runs do not say."""
+        """Whether all limits are met and queues are stable; undecided if the runs are not conclusive."""
         answers = rate_verdict(self.largest_rate, self.traffic)
         return worst(answers, self.trial.verdict)
 
     @property
     def overloaded(self) -> bool:
-        """Whether more comes than is answered and the headroom leaves, where that was looked for."""
+        """Whether the rate exceeds the stable rate minus the headroom, if it was computed."""
         return rate_verdict(self.largest_rate, self.traffic) == MISSES
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Return the plan as JSON-compatible values."""
         split = self.structure.split
         return {
             "hardware": self.structure.device.name,
@@ -245,10 +247,10 @@ class Candidate(Figures):
 
 @dataclass(frozen=True, eq=False)
 class PoolCandidate(Candidate):
-    """A plan of pools: `replicas` of so many prefill `servers` and decode servers, joined by a link.
+    """A plan with pools: `replicas` of a unit of prefill and decode `servers`, joined by a link.
 
-    `prefill` is the structure that reads, in steps of `chunk` tokens, and `structure` the one that goes on,
-    `batch` requests at once; `pools` simulates both.
+    `prefill` is the structure that runs prefill with steps of `chunk` tokens, and `structure` decodes `batch`
+    requests at once; `pools` simulates both.
     """
 
     prefill: Structure | None = None
@@ -258,18 +260,16 @@ class PoolCandidate(Candidate):
 
     @property
     def reads(self) -> Structure:
-        """What reads prompts."""
         return self.prefill or self.structure
 
     @property
     def laid(self) -> str:
-        """How its servers lie on devices: `9 tp 2 → 6 tp 4`, prefill servers first."""
+        """The layout of its servers on devices, prefill servers first, such as `9 tp 2 → 6 tp 4`."""
         sides = zip(self.servers, (self.reads, self.structure), strict=True)
         return " → ".join(f"{self.replicas * n:,} {of.split}" for n, of in sides)
 
     @property
     def devices(self) -> int:
-        """How many devices all servers take."""
         each = self.reads.split.devices, self.structure.split.devices
         return self.replicas * sum(n * of for n, of in zip(self.servers, each, strict=True))
 
@@ -281,21 +281,20 @@ class PoolCandidate(Candidate):
 
     @property
     def decoding(self) -> int:
-        """The same, one at least."""
         return max(1, round(min(self.in_flight, self.batch)))
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON holds it; the split is that of decode servers."""
+        """Return the plan as JSON-compatible values; the split is that of decode servers."""
         each = zip(("prefill", "decode"), self.servers, (self.reads, self.structure), strict=True)
         pools = {name: {"servers": n, **of.split._asdict()} for name, n, of in each}
         return {**super().to_dict(), "pools": {**pools, "link": self.link}}
 
 
 class SmallestChange(NamedTuple):
-    """A change of `what` from `now` to `needed`, with which a plan of so many `replicas` wins.
+    """A change of `what` from `now` to `needed` with which a plan with `replicas` replicas wins.
 
     `what` is `ttft` or `tpot` (a limit, in seconds), `times` (a factor on all steps), `op` (a factor on the
-    time of each `op` of this opcode), or `price` (dollars an hour of a device).
+    time of each `op` with this opcode), or `price` (dollars per hour of a device).
     """
 
     what: str
@@ -320,7 +319,7 @@ class LosingReason(NamedTuple):
     change: SmallestChange | None
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Return the reason as JSON-compatible values."""
         return {**self._asdict(), "change": self.change and self.change._asdict()}
 
 
@@ -339,31 +338,34 @@ class PlanSearch(Protocol):
         """The search for times that are longer by a share."""
 
     def faster(self, number: int, opcode: str, share: float) -> PlanSearch:
-        """The search where ops of a structure take a share of their time; other structures are left out."""
+        """The search with faster ops of one structure; other structures are excluded."""
 
     def number_of(self, candidate: Candidate) -> int:
         """The number of a plan's structure."""
 
     def usage(self, number: int, replicas: float) -> float:
-        """The share of its limits that so many replicas use, by a run of the first seed."""
+        """The used share of the limits with `replicas` replicas, from a run with the first seed."""
 
     def meets(self, number: int, replicas: float) -> bool:
-        """Whether so many replicas surely meet all limits and answer the rate."""
+        """Whether `replicas` replicas meet all limits and the rate with certainty."""
 
     def simulated(self, number: int, replicas: int) -> Candidate:
-        """So many replicas of a structure, with the verdict on them."""
+        """The plan with `replicas` replicas of a structure, with its verdict."""
 
 
 @dataclass(frozen=True, eq=False)
 class Plans(Figures, Result, PageExport):
-    """What a search found: `ranked` are plans that meet all limits, the cheapest first; `missed` do not.
+    """The result of a search: `ranked` plans meet all limits, the cheapest first; `missed` plans do not.
 
-    `structures` are all that fit, `points` their plans of one replica by closed form, `refused` why others
-    have none, by their words, the closest to one that can be first. `most_devices` limits plans, if stated.
-    `devices` names those asked for. In `ranked`, plans of devices without a price follow those with one.
-    `largest_rate` is what the first plan answers at most, in requests a second; `server` simulates it.
-    `sturdy` is the cheapest plan for times that are longer by their error, where the first may miss a limit
-    then; its latencies are with that error. `search` found the plans, and evaluates changes of them.
+    - `structures`: All structures that fit; `points` are their single-replica plans from the closed form.
+    - `refused`: The reasons why other structures are impossible, by name, the closest to possible first.
+    - `most_devices`: The limit of devices, if set. `devices`: The requested devices.
+    - `largest_rate`: The largest stable rate of the first plan in requests per second; `server` simulates it.
+    - `sturdy`: The cheapest plan if times are longer by their error, if the first plan might then miss a
+      limit. Its latencies include the error.
+    - `search`: The search, which evaluates changes of the plans.
+
+    In `ranked`, plans with a price come before plans without one.
     """
 
     traffic: Traffic
@@ -388,9 +390,9 @@ class Plans(Figures, Result, PageExport):
 
     @cached_property
     def close(self) -> tuple[Candidate, ...]:
-        """Plans that meet the limits and cost more than the first by no more than the errors of both times.
+        """Plans that meet the limits and whose extra cost is within the errors of both estimates.
 
-        What servers answer is inverse to their times, so that costs have the relative errors of times.
+        Rates of servers are inverse to their times, so costs have the relative errors of times.
         """
         best = self.best
         if best is None:
@@ -415,7 +417,7 @@ class Plans(Figures, Result, PageExport):
 
     @property
     def by_device(self) -> Mapping[str, Candidate | None]:
-        """Of each device the first plan that meets all limits, else the closest miss; None without either."""
+        """The first plan of each device that meets all limits, else the closest miss; None without either."""
         found: dict[str, Candidate | None] = dict.fromkeys(self.devices)
         for each in reversed(self.shown):
             found[each.structure.device.name] = each
@@ -423,17 +425,17 @@ class Plans(Figures, Result, PageExport):
 
     @property
     def drafts(self) -> Drafts | None:
-        """What each step verifies; None where there are no drafts."""
+        """The drafts of each step; None without drafts."""
         return self.structures[0].drafts if self.structures else None
 
     @property
     def shown(self) -> tuple[Candidate, ...]:
-        """All that were simulated: what meets the limits, the cheapest first, then the closest misses."""
+        """All simulated plans: those that meet the limits, the cheapest first, then the closest misses."""
         return (*self.ranked, *self.missed)
 
     @property
     def goals(self) -> Mapping[str, Candidate]:
-        """Of the plans that meet all limits the best by each goal: what it is, by its name in JSON."""
+        """The best plan by each goal among those that meet all limits, by JSON name."""
         if not self.ranked:
             return {}
         least = {"ttft": lambda c: c.trial.ttft_s.p99, "tpot": lambda c: c.trial.tpot_s.p99}
@@ -442,15 +444,15 @@ class Plans(Figures, Result, PageExport):
         return {"cost" if self.priced else "devices": self.ranked[0], **goals, "tokens_per_s_device": most}
 
     def why(self, candidate: Candidate) -> BindingLimit:
-        """What binds a plan: the limit that it misses most, else what it costs more; and the op behind it."""
+        """The binding limit of a plan: the most exceeded one, else the extra cost; and the op behind it."""
 
         return binding_limit(self, candidate)
 
     @cached_property
     def rejections(self) -> tuple[LosingReason | None, ...]:
-        """Of each plan that is shown the constraint that decides against it; None of the first.
+        """The decisive constraint against each shown plan; None for the first plan.
 
-        Constraints are relaxed one at a time, and the plan is simulated again, when they are first asked for.
+        Constraints are relaxed one at a time, with new simulations, on first access.
         """
         search = self.search
         return tuple(search.losing_reason(self, each) if search else None for each in self.shown)
@@ -462,9 +464,9 @@ class Plans(Figures, Result, PageExport):
 
     @cached_property
     def hour(self) -> HourlyCost | None:
-        """An hour of the traffic on the first plan, with a seed that decided nothing; None without a plan.
+        """One hour of the traffic on the first plan, with an unused seed; None without a plan.
 
-        It is simulated when it is first asked for. InputError where a request comes that has no room.
+        It is simulated on first access. InputError if a request does not fit in memory.
         """
 
         if self.best is None or self.server is None:
@@ -473,17 +475,17 @@ class Plans(Figures, Result, PageExport):
 
     @property
     def tokens_per_s_device(self) -> Array:
-        """Of each point, tokens of answers a second of each device, with all its requests in flight."""
+        """Output tokens per second and device at each point, with all its requests in flight."""
         return np.asarray(self.points.rate * self.traffic.answer / self.points.devices)
 
     @property
     def tokens_per_s_user(self) -> Array:
-        """Of each point, tokens that a request gets in a second."""
+        """Output tokens per second of one request, at each point."""
         return np.asarray(1 / self.points.tpot_s)
 
     @cached_property
     def front(self) -> Array:
-        """The numbers of points that no other of the same device is better than in both; ties are in it."""
+        """The indices of points on the Pareto front of their device, ties included."""
         names = np.array([structure.device.name for structure in self.structures], dtype=object)
         of = names[self.points.structure]
         found = np.zeros(len(of), dtype=bool)
@@ -541,7 +543,7 @@ class Plans(Figures, Result, PageExport):
         }
 
     def _hour(self) -> dict[str, Any] | None:
-        """The same of the hour, or why there is none of the first plan."""
+        """The hour for JSON, or the reason why the first plan has none."""
         try:
             return self.hour.to_dict() if self.hour else None
         except InputError as error:
@@ -558,11 +560,11 @@ LIMITED = ("ttft", "tpot")
 
 @dataclass(frozen=True, eq=False)
 class HourlyCost(Figures):
-    """An hour of a plan's traffic, by a `seed` of its own: servers are idle at its begin, and all counts.
+    """One hour of a plan's traffic with a separate `seed`: servers start idle, and all requests count.
 
-    `simulation` is of one replica with its share of the requests, or of so many `replicas` as a router looks
-    at together; of pools of one unit of prefill and decode servers. For it are `drawn` requests, which is a
-    part of the hour where that has more than `MOST`, or than `MAX_REQUESTS_OF_SERVERS` for several servers.
+    `simulation` covers one replica with its share of the requests, or `replicas` replicas if the router
+    considers loads; for pools, one unit of prefill and decode servers. `drawn` is its number of requests, a
+    part of the hour if that has more than `MOST`, or than `MAX_REQUESTS_OF_SERVERS` for several servers.
     """
 
     candidate: Candidate
@@ -578,7 +580,7 @@ class HourlyCost(Figures):
 
     @property
     def output_tokens(self) -> int:
-        """That all replicas make of them."""
+        """Output tokens of all replicas."""
         return round(int(self.simulation.made.sum()) * self.requests / self.drawn)
 
     @property
@@ -611,24 +613,24 @@ class HourlyCost(Figures):
 
     @property
     def most_waiting(self) -> int:
-        """Requests that had come to what is simulated and were not yet read, at once."""
+        """The largest number of waiting requests in the simulation."""
         comes, starts = self.simulation.arrival_s, np.sort(self.simulation.start_s)
         before = np.searchsorted(starts, comes, side="right")
         return int((np.arange(1, len(comes) + 1) - before).max())
 
     @property
     def longest_queue_s(self) -> float:
-        """The longest that one waited until it was read."""
+        """The longest wait until prefill."""
         return float(self.simulation.queue_s.max())
 
     @property
     def preemptions(self) -> int:
-        """How often a request of what is simulated was preempted."""
+        """The number of preemptions in the simulation."""
         return int(self.simulation.preemptions.sum())
 
     @property
     def missed(self) -> dict[str, float]:
-        """Of each limit that is missed what it is of, in seconds."""
+        """The limited statistic in seconds, for each limit that is missed."""
         found = {name: (of, of.figure(self.times[name])) for name, of in self._limits.items() if of}
         return {name: seconds for name, (of, seconds) in found.items() if seconds > of.seconds}
 
@@ -638,12 +640,12 @@ class HourlyCost(Figures):
 
     @property
     def grows(self) -> bool:
-        """Whether requests stay longer and longer: more comes than is answered."""
+        """Whether latencies grow over the hour, because requests arrive faster than they complete."""
         run = self.simulation
         return len(run.load) >= FEW and wait_growth(run.arrival_s, run.e2e_s) > GROWTH
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON holds it: requests and tokens of all replicas, all else of those simulated."""
+        """Return JSON-compatible values: requests and tokens of all replicas, the rest simulated."""
         run, spreads = self.simulation, self.spreads
         times = {f"{n}_s": {**of._asdict(), "worst": self.worst[n]} for n, of in spreads.items()}
         return {
@@ -665,9 +667,9 @@ class HourlyCost(Figures):
 
 
 def hourly_cost(candidate: Candidate, server: Profile | Pools, seed: int) -> HourlyCost:
-    """A plan with what comes to it in an hour, drawn by a seed; `server` simulates a replica of it, or pools.
+    """Simulate a plan for one hour of traffic with a seed; `server` simulates a replica, or pools.
 
-    InputError where a request is drawn that has no room.
+    InputError if a request does not fit in memory.
     """
     traffic, count = candidate.traffic, candidate.replicas
     looks = not ROUTERS[traffic.router].blind and not isinstance(candidate, PoolCandidate)
@@ -687,7 +689,7 @@ def hourly_cost(candidate: Candidate, server: Profile | Pools, seed: int) -> Hou
 
 
 def _comes(candidate: Candidate) -> float:
-    """Requests that come to one replica in an hour."""
+    """The requests that arrive at one replica in an hour."""
     return candidate.traffic.rate * SECONDS / candidate.replicas
 
 
@@ -695,12 +697,12 @@ def _comes(candidate: Candidate) -> float:
 
 
 class BindingLimit(NamedTuple):
-    """What binds a plan: `ttft`, `tpot`, `rate`, `cost` or `devices`, and by how much.
+    """The binding limit of a plan: `ttft`, `tpot`, `rate`, `cost` or `devices`, with the excess.
 
-    `by` is in seconds over the limit (below 0: what is left of it), in requests a second that come and are
-    not answered, or a share of the first plan's cost or devices that it takes more. `op` takes the `share` of
-    the step that is behind it, `step` says which one, and `than` is its share in the first plan, where they
-    are compared. `waiting` says that requests wait for others to end, as no more are admitted.
+    `by` is in seconds over the limit (negative: the remaining margin), in requests per second beyond the
+    stable rate, or the relative extra cost or devices over the first plan. `op` takes the `share` of the
+    limiting `step`, and `than` is its share in the first plan, if compared. `waiting` means that requests
+    wait for others to complete before they are admitted.
     """
 
     constraint: str
@@ -739,7 +741,7 @@ def op_shares(report: Report) -> dict[str, float]:
 
 
 def opcode_shares(report: Report) -> dict[str, float]:
-    """The share of a step of all ops of an opcode."""
+    """The share of a step by opcode."""
     opcodes = {row.name: row.node.op.opcode for row in report.plan.rows}
     found: dict[str, float] = {}
     for cost in report.ops:
@@ -749,7 +751,7 @@ def opcode_shares(report: Report) -> dict[str, float]:
 
 
 def decode_step(candidate: Candidate) -> Report:
-    """The step that decodes as many as are there on average, half way through their answers."""
+    """The step with the mean number of decoding requests, halfway through their outputs."""
     return _decode(candidate.structure, candidate.traffic, candidate.decoding)
 
 
@@ -760,7 +762,7 @@ def _decode(s: Structure, traffic: Traffic, batch: int) -> Report:
 
 
 def prefill_step(candidate: Candidate) -> Report:
-    """The step that reads a prompt, or its last chunk."""
+    """The step that prefills a prompt, or its last chunk."""
     return _prefill(candidate.reads, candidate.traffic, candidate.chunk)
 
 
@@ -771,7 +773,7 @@ def _prefill(s: Structure, traffic: Traffic, chunk: int) -> Report:
 
 
 def binding_limit(plans: Plans, candidate: Candidate) -> BindingLimit:
-    """What binds a plan: the limit that it misses most, else what it costs more, else the nearest limit."""
+    """The binding limit of a plan: the most exceeded one, else the extra cost, else the nearest limit."""
     traffic, best = candidate.traffic, plans.first_like(candidate)
     limits = {"ttft": (0, traffic.ttft), "tpot": (1, traffic.tpot)}
     used = {name: (candidate.trial.upper(i), of.seconds) for name, (i, of) in limits.items() if of}
@@ -795,9 +797,9 @@ def binding_limit(plans: Plans, candidate: Candidate) -> BindingLimit:
 
 
 def nearest_structure(plans: Plans, device: str | None = None) -> NearestStructure | None:
-    """What binds where no plan is within the limits by closed form; None where one is.
+    """The binding limit if no plan meets the limits in the closed form; None if one does.
 
-    With a `device`, of its plans alone.
+    With a `device`, only its plans count.
 
     >>> import llmir
     >>> found = llmir.plan("llama3.1-8b", "h100-sxm", llmir.Traffic(rate=4), max_tpot="1ms", gpus=1)
@@ -846,7 +848,7 @@ def _deciding(candidate: Candidate) -> str:
 
 
 def _dearer(candidate: Candidate, best: Candidate) -> BindingLimit:
-    """What more it costs, and the op that takes most more of its devices' time for a token."""
+    """The extra cost, and the op with the largest increase in device time per token."""
     by = candidate.rank[1] / best.rank[1] - 1
     own, others = _of_a_token(candidate), _of_a_token(best)
     op = max(own, key=lambda name: own[name] - others.get(name, 0.0))
@@ -864,7 +866,7 @@ def _of_a_token(candidate: Candidate) -> dict[str, float]:
 
 
 def _full(candidate: Candidate) -> bool:
-    """Whether more requests are in flight than have room."""
+    """Whether more requests are in flight than memory allows."""
     s, traffic = candidate.structure, candidate.traffic
     job = s.job(traffic.read, traffic.answer, traffic.longest, candidate.chunk, candidate.batch)
     room = structure_capacity(job, s.drafts, s.chunked)

@@ -45,12 +45,12 @@ from .trial import MEETS, Room, as_it_is
 
 TIMES, OP, PRICE = "times", "op", "price"  # changes that are not of a limit
 STEPS, HALVINGS = 5, 20  # bisections for a share of the times, and halvings of a change that is enough
-GROWTH, GROWTHS = 1.4, 12  # by which an estimate that is not enough grows, and how often
-EQUAL = 1e-9  # share by which equal costs differ
-LEAST = 0.01  # of a limit, by which it is longer
-MOST = 0.9  # of the times: a plan that needs more does not win by faster kernels
-CLEAR = 1.2  # of the times that a run of one seed asks for: few runs decide then
-MOST_OF_OP = 0.5  # of the time of an op: beyond, all times are the change
+GROWTH, GROWTHS = 1.4, 12  # growth factor of an insufficient estimate, and the largest number of increases
+EQUAL = 1e-9  # relative difference of equal costs
+LEAST = 0.01  # smallest relative change of a limit
+MOST = 0.9  # share of the times: faster kernels alone cannot make such a plan win
+CLEAR = 1.2  # factor on the result of one seed, so that few runs decide
+MOST_OF_OP = 0.5  # share of an op's time; beyond it, the change applies to all times
 
 
 def losing_reason(plans: Plans, candidate: Candidate) -> LosingReason | None:
@@ -104,7 +104,7 @@ def _ranks_first(search: PlanSearch, number: int, plans: Plans, candidate: Candi
 
 
 def _first(plans: Plans, candidate: Candidate) -> Candidate:
-    """The first plan among those with a price, or without, like the candidate; else the candidate."""
+    """The first plan with a price, or without, like the candidate; else the candidate."""
     return plans.first_like(candidate) or candidate
 
 
@@ -119,7 +119,7 @@ def _meets(search: PlanSearch, plans: Plans, candidate: Candidate, replicas: flo
 
 
 def _cost(candidate: Candidate) -> float:
-    """Dollars per hour, or the number of devices if these have no price."""
+    """Dollars per hour, or the number of devices without a price."""
     return candidate.rank[1]
 
 
@@ -166,14 +166,14 @@ def _of_a_miss(plans: Plans, candidate: Candidate) -> LosingReason:
 
 
 def _of_a_cost(plans: Plans, candidate: Candidate, most: int) -> LosingReason:
-    """What keeps a plan from `most` replicas, with which it comes before the first one."""
+    """The reason why a plan does not win with `most` replicas, which would rank before the first plan."""
     if _cost(candidate) <= _cost(_first(plans, candidate)):
         return LosingReason("speed", "", _shorter_times(plans, candidate, most))
     if _rounding(plans, candidate):
         return LosingReason("rounding", "", _shorter_times(plans, candidate, most))
     search, traffic = _search(plans), _search(plans).traffic
     number, patient = search.number_of(candidate), search.relaxed(traffic)
-    # Fewer replicas are slower: at the cost of the first plan they may not come before it.
+    # Fewer replicas are slower: at the cost of the first plan they may not rank before it.
     replicas = most if _ranks_first(patient, number, plans, candidate, most) else most - 1
     for name, limit in zip(LIMITED, traffic.limits, strict=True):
         if not (replicas and limit):
@@ -199,7 +199,7 @@ def _rounding(plans: Plans, candidate: Candidate) -> bool:
 
 
 def _of_the_rate(plans: Plans, candidate: Candidate, replicas: int) -> str:
-    """The constraint that keeps this number of replicas from serving the rate within the limits."""
+    """The constraint that prevents this number of replicas from serving the rate within the limits."""
     search = _search(plans)
     traffic = search.traffic
     relaxations: dict[str, tuple[Traffic, Room]] = {
@@ -264,7 +264,7 @@ def _rounded_up(value: float) -> float:
 def _shorter_times(plans: Plans, candidate: Candidate, replicas: int) -> SmallestChange | None:
     """The reduction of the time of one op or of all steps with which the replicas win; None beyond `MOST`.
 
-    Runs of one seed find it, and a full trial confirms it.
+    Runs with one seed find it, and a full trial confirms it.
     """
     search, number = _search(plans), _search(plans).number_of(candidate)
 
@@ -292,7 +292,7 @@ def _as_fast(plans: Plans, candidate: Candidate) -> SmallestChange | None:
 
 
 def _shorter(plans: Plans, candidate: Candidate, needed: float, replicas: int) -> SmallestChange | None:
-    """The change, from an approximate share of the times; of one op, unless its change is too large."""
+    """The change from an approximate share of the times; of one op, unless its change is too large."""
     nearly = SmallestChange(TIMES, 1.0, needed, replicas)
     change = _enough(plans, candidate, nearly.part(CLEAR))
     return change and (_faster_op(plans, candidate, change) or change)
@@ -313,7 +313,7 @@ def _faster_op(plans: Plans, candidate: Candidate, change: SmallestChange) -> Sm
 
 
 def _lower_price(plans: Plans, candidate: Candidate) -> SmallestChange | None:
-    """The price of the device, in three digits, at which a plan costs less than the first one.
+    """The price of the device, with three digits, at which a plan costs less than the first one.
 
     None for devices without a price.
     """

@@ -1,9 +1,9 @@
 """The search for plans: structures that fit are ranked by closed form and decided by simulation.
 
-`search` is the entry point; `Search` simulates replicas of the structures that have room. `PoolSearch`
-searches prefill and decode servers with caches sent over a link: a prefill server answers 1 / r requests
-per second, where r is the time of prompts prefilled together over their number; a decode server answers B /
-((G − 1) · d(B)). Both kinds get as many servers as the rate needs.
+`search` is the entry point; `Search` simulates replicas of the structures that fit in memory. `PoolSearch`
+searches prefill and decode servers with caches sent over a link. A prefill server serves 1 / r requests per
+second, where r is the time of prompts prefilled together over their number. A decode server serves B / ((G −
+1) · d(B)). Both kinds get as many servers as the rate needs.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ from .trial import (
 
 # Replicas
 
-SLACK = 1.1  # by which closed forms may be off: simulated rates are 0.90 to 1.08 of theirs, docs/search.md
+SLACK = 1.1  # error of closed forms: simulated rates are 0.90 to 1.08 of them (docs/search.md)
 RUNS = 40  # simulated runs that a search takes at least, about; a quarter of its settings is simulated too
 STAYS = 10  # requests of a run over those that are there at once, at least
-ROWS = 6  # structures that are simulated at least: the losers beside the first, as many as a screen shows
+ROWS = 6  # smallest number of simulated structures, so that a screen shows the first and its competitors
 
-Progress = Callable[[int, str], None]  # is told the number of each run that begins, and its plan
+Progress = Callable[[int, str], None]  # called with the number of each run that starts, and its plan
 
 
 class TrialSetting(NamedTuple):
@@ -69,10 +69,10 @@ class TrialSetting(NamedTuple):
 
 
 class Search:
-    """The search for replicas of structures that serve some traffic, on `most` devices if stated.
+    """The search for replicas of structures that serve a traffic, on at most `most` devices if set.
 
-    A structure is known by its `number` among those that have room. `points` are its plans by closed form,
-    each a chunk and a batch; `refused` says by name why others cannot be.
+    A structure is identified by its `number` among those that fit. `points` are its plans from the closed
+    form, each with a chunk and a batch; `refused` contains the reasons of other structures by name.
     """
 
     def __init__(
@@ -91,12 +91,12 @@ class Search:
         self.structures, self.times, points, self.refused, self._first = found
         self.points = points and points.stretched(traffic.stretch)
         self.undecided: dict[int, Candidate] = {}  # the fewest replicas of a structure without a verdict
-        self._best: dict[str, Rank] = {}  # of each device, the best plan that meets the limits
+        self._best: dict[str, Rank] = {}  # the best plan of each device that meets the limits
         self._patient = False  # whether all plans are simulated to the budget, not only those that can win
         self._rows = ROWS
         self._room: Room = as_it_is
         self._replicas: dict[int, Replica] = {}
-        self._steps: dict[int, StepTimes] = {}  # of structures with the engine's own settings
+        self._steps: dict[int, StepTimes] = {}  # of structures with the engine's settings
         self._rates: dict[tuple[int, int, int], float] = {}  # largest rates of a replica, by its setting
         # The best by the first seed, by number and replicas.
         self._tries: dict[tuple[int, float], TrialSetting] = {}
@@ -140,7 +140,7 @@ class Search:
         return self.relaxed(replace(self.traffic, margin=margin), self._room)
 
     def faster(self, number: int, opcode: str, share: float) -> Search:
-        """The search where ops of a structure take a share of their time; other structures are left out."""
+        """The search with faster ops of one structure; other structures are excluded."""
         structure = self.structures[number]
         model = faster_ops(structure.model, opcode, share)
         other = Search([structure._replace(model=model)], self.traffic, self.most, *self._sizes)
@@ -148,9 +148,9 @@ class Search:
         return other
 
     def sturdy(self, met: Sequence[Candidate]) -> Candidate | None:
-        """The cheapest plan for times that are longer by their error; None where none of them meets limits.
+        """The cheapest plan if times are longer by their error; None if no plan meets the limits then.
 
-        Devices are those of plans that meet the limits, each with the largest error of its first plan.
+        The devices are those of plans that meet the limits, each with the larger error of its first plan.
         """
         firsts = {each.structure.device.name: each for each in reversed(met)}.values()
         found = [self.longer(max(each.errors)).cheapest(each.structure.device) for each in firsts]
@@ -175,9 +175,10 @@ class Search:
         return inf if self.most is None else self.most // self.structures[number].split.devices
 
     def _first_guesses(self) -> Iterator[tuple[int, int]]:
-        """Structures to simulate, each with a first guess of its replicas.
+        """The structures to simulate, each with a first guess of its replicas.
 
-        They are on the front of tokens/s a user and a device, among those with as many devices a replica.
+        They are on the Pareto front of tokens/s per user and per device, among those with equal devices per
+        replica.
         """
         if self._promising is None:
             return
@@ -199,11 +200,11 @@ class Search:
                     yield number, int(min(self._guess(number), most))
 
     def _promised_rate(self, number: int, of: PlanPoints) -> float:
-        """Requests a second that a replica answers by closed form, with the best of its settings."""
+        """The requests per second of a replica in the closed form, with its best settings."""
         return float(of.rate[np.isin(of.structure, self._settings_of[number])].max())
 
     def _refuse_for_devices(self, number: int, rate: float) -> None:
-        """Refuses a structure for too many devices, where a replica answers so many requests a second."""
+        """Reject a structure that needs too many devices at this rate per replica."""
         s, each = self.structures[number], self.traffic.stable_rate / rate
         assert self.most is not None
         devices = ceil(each) * s.split.devices
@@ -212,7 +213,7 @@ class Search:
         )
 
     def _fewest_by_rate(self, rate: float) -> int:
-        """The fewest replicas that may answer the rate, if each answers so many a second by closed form."""
+        """The smallest number of replicas that may serve the rate, given the closed-form rate of each."""
         return max(1, ceil(self.traffic.stable_rate / (rate * SLACK)))
 
     def _surely_enough(self, rate: float) -> int:
@@ -220,15 +221,15 @@ class Search:
         return max(1, ceil(self.traffic.stable_rate * SLACK**2 / rate))
 
     def _guess(self, number: int) -> int:
-        """Replicas that answer the rate within the limits, if closed forms are right (docs/search.md)."""
+        """Replicas that answer the rate within the limits, if closed forms are right (docs/plans.md)."""
         assert self._promising is not None
         return max(1, ceil(self.traffic.stable_rate / self._promised_rate(number, self._promising)))
 
     def candidates(self) -> tuple[list[Candidate], list[Candidate]]:
-        """Plans that meet the limits, the cheapest first; and those that do not, even with all devices.
+        """The plans that meet the limits, the cheapest first; and those that do not, even with all devices.
 
-        Structures are tried, the cheapest guess first. Once there are `ROWS` plans, a structure is left out
-        if it costs more than the best plan of its device, so that each device has its best plan.
+        Structures are tried in order of guessed cost. After `ROWS` plans, a structure is skipped if it costs
+        more than the best plan of its device, so that each device has its best plan.
         """
         met: list[Candidate] = []
         missed: list[Candidate] = []
@@ -239,7 +240,7 @@ class Search:
                 continue
             try:
                 found = self._fewest_that_meet(number, guess, below)
-            except LlmirError as error:  # a request has no room, of more than `traffic.every` has
+            except LlmirError as error:  # a request of `traffic.every` does not fit
                 self.refused[self.structures[number].name] = Rejection(str(error))
                 continue
             if found:
@@ -261,10 +262,10 @@ class Search:
         missed.sort(key=lambda c: (c.verdict == MISSES, c.trial.over))
 
     def _fewest_that_meet(self, number: int, guess: int, below: Rank | None) -> Candidate | None:
-        """The plan with the fewest replicas that meet the limits, or with the most that there may be.
+        """The plan with the fewest replicas that meet the limits, or with the largest allowed number.
 
-        The search begins at a guess. None where the plan costs more than `below`, or has too many devices, or
-        where fewer replicas could win and are undecided, and more cost too much.
+        The search starts at a guess. None if the plan costs more than `below` or needs too many devices, or
+        if fewer replicas are undecided and more cost too much.
         """
         tried: dict[int, Candidate] = {}
         open_: list[int] = []  # replicas that could win, and that the budget does not decide
@@ -311,9 +312,9 @@ class Search:
         return max(1, ceil(100 * self.traffic.rate * alone))
 
     def _stable_replicas(self, number: int, guess: int) -> int:
-        """The fewest replicas with which queues do not grow for ever, which short runs do not show.
+        """The fewest replicas with stable queues, which short runs cannot show.
 
-        By closed form, if the guess is surely enough; else by the simulated largest rate.
+        The closed form decides if the guess is clearly enough, else the simulated largest rate.
         """
         assert self.points is not None
         if (surely := self._surely_enough(self._promised_rate(number, self.points))) <= guess:
@@ -326,7 +327,7 @@ class Search:
         return max(self._replica_rate(each, *self._roomiest_setting(each)) for each in numbers)
 
     def _roomiest_setting(self, number: int) -> tuple[int, int]:
-        """The largest chunk, with as many requests at once as have room in it."""
+        """The largest chunk, with the largest batch that fits."""
         assert self.points is not None
         of = self.points.only(self.points.structure == number)
         chunk = of.chunk.max()
@@ -356,9 +357,9 @@ class Search:
         return self._first[self._number_of(candidate)]
 
     def usage(self, number: int, replicas: float) -> float:
-        """The share of its limits that so many replicas use, by a run of the first seed.
+        """The used share of the limits with `replicas` replicas, from a run with the first seed.
 
-        Infinite where the closed form is beyond the limits.
+        Infinite if the closed form exceeds the limits.
         """
         promising = self._promising
         if promising is None or not np.isin(promising.structure, self._settings_of[number]).any():
@@ -378,15 +379,15 @@ class Search:
         return self._replicas[number]
 
     def simulated(self, number: int, replicas: int, *, patient: bool = False) -> Candidate:
-        """The best setting of a structure with so many replicas, and the verdict on it.
+        """The best setting of a structure with `replicas` replicas, with its verdict.
 
-        `patient` goes on to the budget for a plan that costs too much as well.
+        `patient` spends the full budget even on a plan that costs too much.
         """
         _, own, chunk, batch, *_ = self._setting(number, replicas)
         return self._candidate(own, chunk, batch, replicas, self._trial(number, replicas, patient))
 
     def meets(self, number: int, replicas: float) -> bool:
-        """Whether so many replicas, a fraction of one too, surely meet all limits and answer the rate."""
+        """Whether `replicas` replicas, maybe fractional, meet all limits and the rate with certainty."""
         if self.usage(number, replicas) > 1:
             return False
         _, own, chunk, batch, *_ = self._setting(number, replicas)
@@ -407,9 +408,9 @@ class Search:
         return decide(run, first, self.traffic, requests, patient=patient)
 
     def _setting(self, number: int, replicas: float) -> TrialSetting:
-        """The best setting of a structure with so many replicas, by a run of the first seed.
+        """The best setting of a structure with `replicas` replicas, from a run with the first seed.
 
-        Settings other than the engine's are tried where those miss a limit.
+        Other settings than the engine's are tried if those miss a limit.
         """
         key = number, replicas
         if key not in self._tries:
@@ -425,7 +426,7 @@ class Search:
         """Chunks and batches of a structure, until one meets the limits in a run of the first seed."""
         tries: list[TrialSetting] = []
         for chunk, batch in self._settings(number):
-            # A run in which no more requests were there at once is the same with a smaller batch.
+            # A run that never reached the batch limit is equal with a smaller batch.
             if not tries or tries[-1].chunk != chunk or tries[-1].run.most > batch:
                 requests = self._requests(number, chunk, batch, replicas)
                 run = self._run(number, chunk, batch, replicas, self.traffic.seed, requests)
@@ -434,15 +435,14 @@ class Search:
                 over = max(over, self.traffic.stable_rate / answers)
             tries.append(TrialSetting(over, number, chunk, batch, requests, run))
             late = self.traffic.ttft and run.limited[0] > self.traffic.ttft.seconds
-            if over <= 1 or late:  # with a smaller batch prompts are read no sooner
+            if over <= 1 or late:  # with a smaller batch, prefill does not start earlier
                 break
         return tries
 
     def _requests(self, number: int, chunk: int, batch: int, replicas: float) -> int:
-        """Requests of a run: those of the traffic, or `STAYS` times as many as are there at once.
+        """The requests of a run: those of the traffic, or `STAYS` times the number in flight.
 
-        A tenth of them then takes as long to come as a request stays, so that what is left is of the steady
-        state.
+        A tenth of them then takes as long to arrive as a request stays, so the rest shows the steady state.
         """
         assert self.points is not None
         tpot = self._closed_form_tpot(number, chunk, self.traffic.rate / replicas)
@@ -454,7 +454,7 @@ class Search:
         return self.replica(number).run(chunk, batch, replicas, seed, requests)
 
     def tell(self, plan: str) -> None:
-        """Tells that one more run begins, and of which plan."""
+        """Report the start of a run and its plan."""
         self._simulated_runs += 1
         self._pace.step()
         if self._progress:
@@ -484,14 +484,14 @@ class Search:
         of = self.points.only((self.points.structure == number) & (self.points.chunk == chunk))
         tpot, structure = self._closed_form_tpot(number, chunk, rate), self.structures[number]
         read, split = float(of.ttft_s[0]), structure.split
-        each = read / split.pp  # seconds for which a prompt keeps the first stage of a rank busy
+        each = read / split.pp  # seconds for which a prompt occupies the first stage of a rank
         busy = rate / split.dp * each
         ttft = read + busy * each / (2 * (1 - busy)) if busy < 1 else inf  # wait of an M/D/1 queue
         answers = None if trial.verdict == MISSES else self._total_rate(number, chunk, batch, replicas)
         return Candidate(structure, chunk, batch, replicas, ttft, tpot, self.traffic, trial, answers)
 
     def _closed_form_tpot(self, number: int, chunk: int, rate: float) -> float:
-        """TPOT of a replica that gets so many requests a second; infinite where it does not answer them."""
+        """The TPOT of a replica at a request rate; infinite if it is unstable."""
         assert self.points is not None
         of = self.points.only((self.points.structure == number) & (self.points.chunk == chunk))
         rates = np.maximum.accumulate(of.rate)
@@ -509,9 +509,9 @@ def search(
     progress: Progress | None = None,
     devices: Sequence[Device] = (),
 ) -> Plans:
-    """Plans of some structures for some traffic; `refused` says why others cannot be.
+    """Find plans of structures for a traffic; `refused` contains the reasons for impossible structures.
 
-    `devices` are those asked for, of which some may have no structure.
+    `devices` are the requested devices, some of which may have no structure.
     """
     found = Search(structures, traffic, most, chunks, batches, progress)
     met, missed = found.candidates()
@@ -532,7 +532,7 @@ def search(
         server = best.pools if isinstance(best, PoolCandidate) else found.server(best)
         if not isinstance(best, PoolCandidate) and any(best.within_error(i) for i in range(2)):
             sturdy = found.sturdy([each for each in met if not isinstance(each, PoolCandidate)])
-    found._progress = None  # what is asked later is told nobody
+    found._progress = None  # later runs are not reported
     return Plans(
         traffic=traffic,
         most_devices=most,
@@ -555,13 +555,13 @@ def search(
 
 LONE = 100  # more servers than the closed form's by this factor do not help: each request is alone
 PAIRS = 3  # pairs of structures that are simulated at most, until one meets the limits
-NAMED = 20  # pairs with too many devices whose refusal is kept
+NAMED = 20  # pairs with too many devices whose rejection is stored
 
 
 class PoolSide(NamedTuple):
     """A structure that only prefills, or only decodes.
 
-    Its setting, `seconds` of a prompt or of a token, and the requests a second that it answers.
+    Its setting, the `seconds` per prompt or per token, and the requests per second that it serves.
     """
 
     number: int
@@ -572,7 +572,7 @@ class PoolSide(NamedTuple):
 
 
 class PoolPlan(NamedTuple):
-    """A prefill and a decode structure, and how many servers of each answer the rate by closed form."""
+    """A prefill and a decode structure, with the numbers of servers that the closed form needs."""
 
     prefill: PoolSide
     decode: PoolSide
@@ -600,7 +600,7 @@ class PoolSearch:
                 continue
             try:
                 found.append(self._fewest_that_meet(plan, self.pools(plan)))
-            except LlmirError as error:  # the engine refuses it, or a request has no room
+            except LlmirError as error:  # the engine refuses it, or a request does not fit
                 self.refused[self._name(plan)] = Rejection(str(error))
                 continue
             if found[-1].meets:
@@ -608,7 +608,7 @@ class PoolSearch:
         return found
 
     def pools(self, plan: PoolPlan) -> Pools:
-        """The pools of a plan; InputError for what the engine refuses."""
+        """The pools of a plan; InputError if the engine does not support them."""
         return Pools(self._profile(plan.prefill), self._profile(plan.decode), self.link)
 
     def _profile(self, side: PoolSide) -> Profile:
@@ -660,9 +660,9 @@ class PoolSearch:
         return prefills, decodes
 
     def _largest_busy_share(self, side: PoolSide) -> float:
-        """The share of the time that a prefill server may be busy, for TTFT to be within its limit.
+        """The largest utilization of a prefill server that keeps TTFT within its limit.
 
-        Of an M/D/1 queue waits have an exponential tail: P(W > t) ≈ ρ · exp(−2 (1 − ρ) t / (ρ s)), exact as ρ
+        Waits of an M/D/1 queue have an exponential tail: P(W > t) ≈ ρ · exp(−2 (1 − ρ) t / (ρ s)), exact as ρ
         goes to 1 (Kingman 1962).
         """
         limit = self.search.traffic.ttft
@@ -687,7 +687,7 @@ class PoolSearch:
         return f"pools {one.name} → {two.split}"
 
     def _fewest_that_meet(self, plan: PoolPlan, pools: Pools) -> PoolCandidate:
-        """The plan with the fewest servers that meet the limits, from those of the closed form on."""
+        """The plan with the fewest servers that meet the limits, starting from the closed form."""
         tried: dict[tuple[int, int], PoolCandidate] = {}
 
         def at(servers: tuple[int, int]) -> PoolCandidate:
@@ -696,7 +696,7 @@ class PoolSearch:
             return tried[servers]
 
         def more(candidate: PoolCandidate) -> tuple[int, int] | None:
-            """A twentieth more servers of the side that is late; None where they do not help, or too many."""
+            """A twentieth more servers on the slow side; None if they do not help or are too many."""
             trial = candidate.trial
             late = [trial.usage(i) > 1 for i in range(2)] if trial.over > 1 else [True, True]  # not stable
             first, second = (n + here * max(1, n // 20) for n, here in zip(now, late, strict=True))
@@ -723,9 +723,9 @@ class PoolSearch:
             now = next_
 
     def _stable_servers(self, plan: PoolPlan, pools: Pools) -> tuple[int, int]:
-        """The fewest servers of each kind that may answer the rate, if they are faster by `SLACK`.
+        """The fewest servers of each kind that may serve the rate, if they are faster by `SLACK`.
 
-        A transfer takes a link at both ends, so that links are as many as servers of the rarer kind.
+        A transfer uses a link at both ends, so the number of links is that of the rarer kind of servers.
         """
         rate = self.search.traffic.stable_rate * self.search.traffic.stretch
         links = ceil(rate * float(pools.seconds(np.array([self.search.traffic.read]))[0]))
@@ -734,10 +734,10 @@ class PoolSearch:
         return first, second
 
     def _simulated(self, plan: PoolPlan, pools: Pools, servers: tuple[int, int]) -> PoolCandidate:
-        """The plan with so many prefill and decode servers, by all seeds if the first meets the limits.
+        """The plan with these numbers of servers; all seeds run if the first meets the limits.
 
-        Of many servers a unit is simulated, with its share of the requests: up to `UNIT` servers of a kind,
-        and fewer with a random router, where the number of units divides both.
+        With many servers, one unit with its share of the requests is simulated: up to `UNIT` servers of a
+        kind, and fewer with a random router if the number of units divides both.
         """
         search = self.search
         units = gcd(*servers) if search.traffic.router == Random.name else 1
@@ -769,7 +769,7 @@ class PoolSearch:
         )
 
     def _traffic(self, plan: PoolPlan, units: int) -> Traffic:
-        """The traffic with so many requests that a tenth of them takes as long to come as one is there."""
+        """The traffic with enough requests that a tenth of them takes as long to arrive as one stays."""
         traffic = self.search.traffic
         lasts = plan.prefill.seconds + (traffic.answer - 1) * plan.decode.seconds
         return replace(traffic, requests=max(traffic.requests, ceil(10 * lasts * traffic.rate / units)))
@@ -786,7 +786,7 @@ class PoolSearch:
         return SeedRun.of(traffic.steady(ttft_s), traffic.steady(tpot_s), traffic)
 
     def _total_rate(self, plan: PoolPlan, pools: Pools, servers: tuple[int, int]) -> float:
-        """Requests a second at most: the least of prefill servers, links and decode servers."""
+        """The largest request rate per second: the minimum over prefill servers, links and decode servers."""
         traffic, stretch = self.search.traffic, self.search.traffic.stretch
         load = pools.decode.short(traffic.spread(SATURATION))
         rates = []

@@ -3,15 +3,15 @@
 Order of the file: `Split`, `Structure` and its capacity, closed forms of many plans as arrays
 (`structure_times`, `plan_points`), reasons of rejection (`Rejection`), and `feasible_structures`.
 
-Closed form: each of B requests in flight waits for the decode steps of its own tokens and the prompts of
-all others, so one request is answered every cycle / B, where the cycle is (G − 1) · d(B) + B · r. In a step
-k = B / (G − 1) requests end, so k prompts are prefilled at once, at least one and at most the token budget;
-r is 1/k of their time. A step of prompts and decodes reads weights and launches kernels once, which saves a
+Closed form: each of B requests in flight waits for the decode steps of its own tokens and the prefill of all
+others. One request therefore completes every cycle / B, where the cycle is (G − 1) · d(B) + B · r. In a step
+k = B / (G − 1) requests end, so k prompts are prefilled at once, at least one and at most the token budget; r
+is 1/k of their time. A step with prefill and decodes reads weights and launches kernels once, which saves a
 decode step of one sequence.
 
-Data-parallel ranks run in step and micro-batches follow one another through stages, so all wait for a whole
-prompt, but once for all that arrive in a step. With λ = B / (G − 1) arrivals on average (Poisson), each
-costs (1 − exp(−λ)) / λ of it, and no less than the time that it keeps its rank and the slowest stage busy.
+Data-parallel ranks run in lockstep and micro-batches follow one another through stages, so all wait for a
+whole prompt, but once for all that arrive in a step. With λ = B / (G − 1) arrivals on average (Poisson), each
+costs (1 − exp(−λ)) / λ of it, and no less than the time that it occupies its rank and the slowest stage.
 """
 
 from __future__ import annotations
@@ -54,22 +54,22 @@ class Split(NamedTuple):
 
     @property
     def devices(self) -> int:
-        """How many one replica takes."""
+        """The number of devices per replica."""
         return self.tp * self.pp * self.dp
 
     def __str__(self) -> str:
-        """`tp 4, pp 2`: what is more than 1."""
+        """The degrees above 1, such as `tp 4, pp 2`."""
         named = zip(("tp", "pp", "dp", "ep"), self[:4], strict=True)
         words = [f"{name} {n}" for name, n in named if n > 1 or (name == "tp" and self.dp == self.pp == 1)]
         return ", ".join((*words, *(["sp"] if self.sp else [])))
 
 
 def splits(most: int, tensor: Sequence[int], stages: int, *, experts: bool) -> Iterator[Split]:
-    """Those of up to `most` devices, by the ways that a model can be split and how many stages it can have.
+    """The splits over up to `most` devices, given possible degrees of tp and the largest number of stages.
 
-    Pipeline stages and data-parallel ranks are powers of two. Ranks of `dp` share what experts a model has,
-    all of which lie split over all ranks, or whole on as many; without experts they would be replicas, which
-    are counted apart.
+    Pipeline stages and data-parallel ranks are powers of two. Ranks of `dp` share the experts, which are
+    split over all ranks, or whole on each rank of a group. Without experts, data-parallel ranks would be
+    replicas, which are counted separately.
 
     >>> [str(split) for split in splits(4, (1, 2), 2, experts=False)]
     ['tp 1', 'pp 2', 'tp 2', 'tp 2, sp', 'tp 2, pp 2', 'tp 2, pp 2, sp']
@@ -89,9 +89,9 @@ def splits(most: int, tensor: Sequence[int], stages: int, *, experts: bool) -> I
 
 
 class ElementTypes(NamedTuple):
-    """The element types of a structure as its engine runs them; "" as the checkpoint has them.
+    """The dtypes of a structure as its engine runs them; "" means the checkpoint's dtype.
 
-    `activations` are fp8 where the engine multiplies fp8 weights so, whether they were asked for or not.
+    `activations` are fp8 if the engine multiplies fp8 weights in fp8, even if not requested.
     """
 
     weights: str = ""
@@ -99,22 +99,22 @@ class ElementTypes(NamedTuple):
     kv: str = ""
 
     def __str__(self) -> str:
-        """`fp8 kv fp8`; activations of the type of the weights are left out."""
+        """The dtypes as text, such as `fp8 kv fp8`; activations equal to the weights are omitted."""
         own = f"activations {self.activations}" if self.activations not in ("", self.weights) else ""
         return " ".join(filter(None, (self.weights, own, self.kv and f"kv {self.kv}")))
 
 
 def structure_name(device: Device, types: ElementTypes, split: Split) -> str:
-    """`H100-SXM fp8 tp 2`: of a structure, whether it can be or not."""
+    """The name of a possible or impossible structure, such as `H100-SXM fp8 tp 2`."""
     return " ".join(filter(None, (device.name, str(types), str(split))))
 
 
 class Structure(NamedTuple):
-    """One replica of a program, in the element types of `types`.
+    """One replica of a program, with the dtypes `types`.
 
-    A step of what decodes verifies `drafts`, if there are any. `chunked` states whether prompts are read in
-    chunks, `utilization` the share of memory that may be used, and `sequences` the requests at once on each
-    data-parallel rank; None leaves the engine's default. `reserve` bytes of the memory stay free.
+    A decode step verifies `drafts`, if any. `chunked` sets chunked prefill, `utilization` the usable memory
+    share, and `sequences` the requests at once on each data-parallel rank; None means the engine's default.
+    `reserve` bytes of memory stay free.
     """
 
     program: Program
@@ -129,17 +129,17 @@ class Structure(NamedTuple):
 
     @property
     def weights(self) -> str:
-        """What weights were quantized to; "" as the checkpoint has them."""
+        """The dtype of quantized weights; "" for the checkpoint's."""
         return self.types.weights
 
     @property
     def device(self) -> Device:
-        """What it runs on."""
+        """The device."""
         return self.model.device
 
     @property
     def name(self) -> str:
-        """What tells it from others of the same model."""
+        """The name, unique among structures of the model."""
         words = [structure_name(self.device, self.types, self.split)]
         if self.chunked is not None:
             words.append("chunked prefill" if self.chunked else "whole prompts")
@@ -154,7 +154,7 @@ class Structure(NamedTuple):
 
         `batch` has no effect where `sequences` are stated.
         """
-        # Of a data-parallel rank, as engines take it.
+        # Of a data-parallel rank, as in the engines' flags.
         each = self.sequences or (batch and -(-batch // self.split.dp))
         step: Any = {"max_num_seqs": each, "max_batched_tokens": chunk, "max_model_len": longest}
         step |= {"memory_utilization": self.utilization, "reserve_bytes": self.reserve}
@@ -164,16 +164,16 @@ class Structure(NamedTuple):
     def capacity(
         self, traffic: Traffic, chunk: int | None = None, batch: int | None = None
     ) -> StructureCapacity:
-        """What the engine has room for, of requests of some traffic; InputError without caches."""
+        """The engine's capacity for requests of a traffic; InputError without caches."""
         return structure_capacity(self.job(*traffic.tokens, chunk, batch), self.drafts, self.chunked)
 
 
 class StructureCapacity(NamedTuple):
-    """What an engine has room for: `tokens` of a step on each data-parallel rank, and `requests` at once.
+    """The capacity of an engine: `tokens` of a step on each data-parallel rank, and `requests` at once.
 
-    Its caches hold so many tokens of one request (`holds`), and `cached` requests of mean length; it lets so
-    many `sequences` run. A sequence that decodes takes `rows` tokens of a step. Where steps read whole
-    prompts, a step has tokens for one prompt beside so many: more are never `in_flight`.
+    Caches store `holds` tokens of one request, or `cached` requests of mean length; at most `sequences` run
+    at once. A decoding sequence takes `rows` tokens of a step. If steps prefill whole prompts, a step has
+    tokens for one prompt plus `in_flight` decodes, the largest number of requests in flight.
     """
 
     tokens: int
@@ -189,9 +189,9 @@ class StructureCapacity(NamedTuple):
 def structure_capacity(
     job: Workload, drafts: Drafts | None = None, chunked: bool | None = None
 ) -> StructureCapacity:
-    """Of the engine that a workload is priced for, for requests like its own; InputError without caches.
+    """The engine's capacity for requests like those of a workload; InputError without caches.
 
-    `requests` is the smaller of how many its caches hold and how many it lets run.
+    `requests` is the smaller of the number that caches store and the number that the engine runs.
     """
     found = engine_capacity(job, drafts)
     assert job.pool is not None, "it has a capacity"
@@ -208,16 +208,16 @@ def structure_capacity(
 
 # Closed forms
 
-# Requests in flight that are tried, beside as many as have room.
+# Numbers of requests in flight that are tried, in addition to the largest that fits.
 BATCHES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
-PrefillSteps = tuple[tuple[int, int], ...]  # new tokens, after so many cached
+PrefillSteps = tuple[tuple[int, int], ...]  # new tokens, after cached ones
 
 
 class PlanPoints(NamedTuple):
-    """Plans of one replica, an entry each: the number of a structure, tokens of a step, requests in flight.
+    """Plans with one replica, one entry each: structure number, tokens of a step, requests in flight.
 
-    `ttft_s` is how long a prompt is read that does not wait, `tpot_s` the mean time of a later token with all
-    in flight, `rate` the requests that are answered a second, and `devices` those that a replica takes.
+    `ttft_s` is the prefill time of a prompt without waiting, `tpot_s` the mean time per later token with all
+    requests in flight, `rate` the completed requests per second, and `devices` the devices per replica.
     """
 
     structure: Array
@@ -229,22 +229,22 @@ class PlanPoints(NamedTuple):
     devices: Array
 
     def only(self, kept: Array) -> PlanPoints:
-        """Those of a mask, or of these numbers."""
+        """The points of a mask, or at indices."""
         return PlanPoints(*(column[kept] for column in self))
 
     def stretched(self, times: float) -> PlanPoints:
-        """The plans where all steps take so many times as long."""
+        """The plans if all steps take `times` times as long."""
         longer = {"ttft_s": self.ttft_s * times, "tpot_s": self.tpot_s * times, "rate": self.rate / times}
         return self._replace(**longer)
 
 
 class StructureTimes(NamedTuple):
-    """Seconds of a structure's steps, by lane of its pipeline: what a prompt takes, and a decode step.
+    """Seconds of a structure's steps, per lane of its pipeline: prefill of a prompt, and a decode step.
 
-    Of a prompt in each chunk size the time until it is read alone, and the time that prompts read at once
-    keep the slowest stage busy beside decodes: how many, and how long; and how long all others wait for one
-    that comes alone, on its rank and through all stages. How many are read in a second where nothing else is
-    done. Of a decode step by batch.
+    For a prompt by chunk size: the prefill time alone; for prompts prefilled together, their number and the
+    time that they occupy the slowest stage with decodes; and the time that all others wait for a single
+    prompt, on its rank and through all stages. `alone` is the prefill rate per second without decodes. Decode
+    steps are by batch.
     """
 
     reads: dict[int, tuple[float, Array, Array, float]]
@@ -253,7 +253,8 @@ class StructureTimes(NamedTuple):
 
 
 def prefill_steps(prompt: int, chunk: int, cached: int = 0) -> PrefillSteps:
-    """The steps that read a prompt alone, so many tokens each; a last one that would have 1 goes with it.
+    """The steps that prefill a prompt alone in chunks; a last chunk of 1 token is merged with the previous
+    one.
 
     >>> prefill_steps(4000, 1500), prefill_steps(1001, 1000), prefill_steps(4000, 1500, 2000)
     (((1500, 0), (1500, 1500), (1000, 3000)), ((1001, 0),), ((1500, 2000), (500, 3500)))
@@ -266,7 +267,7 @@ def prefill_steps(prompt: int, chunk: int, cached: int = 0) -> PrefillSteps:
 
 
 def prompts_per_step(prompt: int, chunk: int) -> list[int]:
-    """How many prompts one step may read, by powers of two up to as many as it has tokens for.
+    """The numbers of prompts that one step may prefill: powers of two up to its token limit.
 
     >>> prompts_per_step(1500, 2048), prompts_per_step(500, 8192)
     ([1], [1, 2, 4, 8, 16])
@@ -283,9 +284,9 @@ def structure_times(
     batches: Sequence[Sequence[int]],
     cached: int = 0,
 ) -> list[StructureTimes | str]:
-    """Of structures on one device, each with its sizes of steps; in place of those refused, why.
+    """The step times of structures on one device, for their sizes of steps; the reason if one is rejected.
 
-    Of a prompt so many tokens are `cached`.
+    `cached` tokens of each prompt are in the prefix cache.
     """
     if not structures:
         return []
@@ -312,7 +313,7 @@ def structure_times(
     many = sorted({n for chunk in sizes for n in prompts_per_step(prompt - cached, chunk)})
     together = np.array(lanes)[:, None] * np.array(many), prompt - cached, cached
     _, packed = candidates.seconds(*together)
-    if drafter:  # which reads all that the model does, and a token of what decodes beside it
+    if drafter:  # it processes all tokens of the model, and one more per decoding sequence
         more = drafter.seconds(np.array(lanes)[:, None], new[None], context[None])
         whole, busy = whole + more[0], busy + more[1]
         packed = packed + drafter.seconds(*together)[1]
@@ -347,7 +348,7 @@ def structure_times(
 
 
 def _drafting(structures: Sequence[Structure]) -> Candidates | None:
-    """What drafts on each; None where nothing runs for that."""
+    """The drafters of each structure; None if nothing drafts."""
     each = [s.drafts and draft_program(s.program, s.drafts.drafter) for s in structures]
     return Candidates([(of, (1,)) for of in each if of], structures[0].model) if all(each) else None
 
@@ -406,7 +407,7 @@ GB = 1e9
 
 
 class Rejection(NamedTuple):
-    """In words; what it needs over what there is, of devices or of memory; and whether it `fits` there."""
+    """The reason as text; needed over available devices or memory; whether it `fits` in memory."""
 
     why: str
     times: float = inf
@@ -414,24 +415,24 @@ class Rejection(NamedTuple):
 
     @property
     def far(self) -> tuple[bool, float]:
-        """How far it is from what can be: too few devices are closer than too little memory."""
+        """The distance from a possible structure: too few devices is closer than too little memory."""
         return not self.fits, self.times
 
 
 def combined_reason(count: int, why: object) -> str:
-    """What is said where nothing is left of so many rows, by the reason of the first."""
+    """The message if no row remains, from the reason of the first."""
     return f"the one step is refused: {why}" if count == 1 else f"all {count:,} steps are refused: {why}"
 
 
 def device_rejection(devices: int, most: int, times: float) -> Rejection:
-    """More devices than there may be, as their rate is so many `times` below what comes."""
+    """A rejection for too many devices; the rate of the allowed ones is too low by the factor `times`."""
     return Rejection(f"needs {devices:,} GPUs, more than the {most:,} allowed", times, fits=True)
 
 
 def memory_rejection(job: Workload, why: str) -> Rejection:
-    """Too little memory for one request on each rank and micro-batch, on the stage that lacks most.
+    """A rejection for memory: one request on each rank and micro-batch does not fit on the fullest stage.
 
-    As it was said where there is enough for that.
+    `why` is the message if one request fits.
     """
     assert job.pool is not None
     pool, lanes = job.pool, job.program.parallelism.dp * job.program.micro_batches
@@ -464,9 +465,9 @@ def batch_rejection(structure: Structure, traffic: Traffic, batches: Sequence[in
 
 
 def length_rejection(structure: Structure, traffic: Traffic, room: StructureCapacity) -> Rejection | None:
-    """That some requests could never run there; how far it is, is the memory that the longest needs.
+    """A rejection because some requests can never run; its distance is the memory of the longest request.
 
-    None where each has room.
+    None if every request fits.
     """
     if not (why := _longer(traffic, room)):
         return None
@@ -479,7 +480,7 @@ def length_rejection(structure: Structure, traffic: Traffic, room: StructureCapa
 
 
 def _longer(traffic: Traffic, room: StructureCapacity) -> str:
-    """That requests have more tokens than caches hold, or than a step reads; nothing where none has."""
+    """The message about requests longer than the caches or a step allow; "" if there are none."""
     every, fills = traffic.every, room.policy
     found = [("the cache holds", every.reserved + room.rows - 1, room.holds)]
     if not fills.chunked:
@@ -494,16 +495,16 @@ def _more(what: str, tokens: Array, most: int) -> str:
 
 # Feasible structures
 
-CHUNKS = (2048,)  # tokens of a step that are tried beside the engine's own
+CHUNKS = (2048,)  # tokens of a step that are tried in addition to the engine's default
 # Tokens of a step, and the share of memory, where the engine's default takes too little. vLLM's budget for an
 # H100 and SGLang's chunk are 8,192 tokens; NVIDIA's benchmarks of TensorRT-LLM use 0.95 of the free memory
 # (docs/source/performance/perf-overview.md, kv_cache_free_gpu_mem_fraction).
 RAISED_TOKENS, RAISED_UTILIZATION = 8192, 0.95
-SCARCE = 2  # of the longest requests; caches that hold fewer starve the traffic
+SCARCE = 2  # of the longest requests; caches that store fewer starve the traffic
 
 
 class AdmittedBatches(NamedTuple):
-    """Batches that have room, and the most requests that are ever in flight."""
+    """The batches that fit, and the largest number of requests in flight."""
 
     batches: tuple[int, ...]
     in_flight: int
@@ -514,14 +515,14 @@ class AdmittedBatches(NamedTuple):
         return (min(batch, self.in_flight) for batch in self.batches)
 
 
-Sizes = dict[int, AdmittedBatches]  # by the tokens of a step
+Sizes = dict[int, AdmittedBatches]  # by tokens of a step
 
 
 class FeasibleStructures(NamedTuple):
-    """Structures with room and the times of their steps, their plans, and why others are refused, by name.
+    """Structures that fit with their step times and plans, and the rejections of others by name.
 
-    `first` has for each structure the number of the one with the engine's settings, itself for that one: the
-    others are the same split with a setting that admits more.
+    `first` maps each structure to the one with the engine's default settings, which may be itself; the others
+    have the same split with a setting that admits more.
     """
 
     structures: tuple[Structure, ...]
@@ -538,7 +539,7 @@ def feasible_structures(
     chunks: Sequence[int] | None,
     batches: Sequence[int] | None,
 ) -> FeasibleStructures:
-    """The structures with room for the traffic; chunks and batches are the usual ones, unless stated."""
+    """The structures that fit the traffic; `chunks` and `batches` replace the default sizes."""
     refused: dict[str, Rejection] = {}
     kept: list[tuple[Structure, Sizes, int]] = []
     pace = Pace(f"a search of {len(structures):,} splits", "ask for fewer chunks or batches", len(structures))
@@ -580,7 +581,7 @@ def feasible_structures(
 def _sizes(
     structure: Structure, traffic: Traffic, chunks: Sequence[int] | None, batches: Sequence[int] | None
 ) -> Sizes | Rejection:
-    """The batches that have room, by chunk; where there are none, the refusal that is closest to room."""
+    """The batches that fit, by chunk; the closest rejection if there are none."""
     sizes: Sizes = {}
     refusals: list[Rejection] = []
     for chunk in dict.fromkeys(chunks or (None, *CHUNKS)):
@@ -607,7 +608,7 @@ def _sizes(
 def _admits(
     structure: Structure, traffic: Traffic, chunk: int | None, batch: int, default: StructureCapacity
 ) -> bool:
-    """Whether so many requests run at once: as many as by default, or more with a limit of their own."""
+    """Whether `batch` requests run at once: within the default, or beyond it with a separate limit."""
     if batch <= default.requests or default.requests < default.sequences:
         return batch <= default.requests
     try:
@@ -622,13 +623,13 @@ def _other_settings(
     chunks: Sequence[int] | None,
     batches: Sequence[int] | None,
 ) -> list[tuple[Structure, Sizes]]:
-    """Settings of the engine that admit more, with their sizes, where its default rejects or starves traffic.
+    """Settings of the engine that admit more, with their sizes, if its default rejects or starves traffic.
 
-    - Chunked prefill, or more tokens of a step, where a step may lack tokens for the longest prompt.
-    - More sequences at once, where caches have room for more than the engine lets run.
-    - A larger share of the memory, where caches hold fewer than `SCARCE` of the longest requests.
+    - Chunked prefill, or more tokens per step, if a step may lack tokens for the longest prompt.
+    - More sequences at once, if caches store more than the engine runs.
+    - A larger share of the memory, if caches store fewer than `SCARCE` of the longest requests.
 
-    A setting that is stated, or that a structure has already, is left as it is.
+    Settings that are already set are not changed.
     """
     raised = structure._replace(utilization=RAISED_UTILIZATION)
     try:

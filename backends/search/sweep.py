@@ -1,9 +1,9 @@
 """Sweeps: every step of every structure, as tidy columns.
 
-Order of the file: the axes and their text (`axis_values`), the figures of a step as code (`ReportFigures`),
-whether requests fit, for many batches and lengths (`CapacityCheck`), the key of a part by its content
-(`content_key`), the steps of one structure (`SweepPart`, `SweepSteps`), the result (`Sweep`), and the
-workers of an executor that survive the death of any of them (`Workers`).
+Order of the file: the axes and their text (`axis_values`), the values of a step as code (`ReportFigures`),
+the memory check for many batches and lengths (`CapacityCheck`), the key of a part by its content
+(`content_key`), the steps of one structure (`SweepPart`, `SweepSteps`), the result (`Sweep`), and workers of
+an executor that survive the death of any of them (`Workers`).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ Value = int | str | None
 
 # Axes of a step, and their values by default: all its points are evaluated together.
 POINTS: Mapping[str, int] = {"batch": 1, "new": 1, "context": 0}
-# Axes of a structure, which is lowered anew, whose columns are integers.
+# Integer axes of a structure, each of which requires lowering.
 COUNTS = ("tp", "pp", "micro_batches", "dp", "ep", "sp", "redundant_experts")
 
 MOST = 1_000_000  # values of an axis
@@ -67,13 +67,12 @@ _COUNT = re.compile(r"(\d+)([kM]?)", re.ASCII)
 
 
 def axis_values(called: str, said: object, least: int | None) -> tuple[Value, ...]:
-    """The values of an axis: a text as the command line has it, one value, or some of them.
+    """Parse the values of an axis: a text as on the command line, one value, or several.
 
-    Values are integers from `least` up, or names where that is None.
-
-    `1:4` are 1, 2, 3, 4; `1:1024:x2` the powers of two; `0:100:25` steps of 25; `1,8,32` those alone; `k` is
-    1,024 and `M` 1,048,576, as contexts are named. Of names it is a list with commas. InputError, with the
-    name `called`, for a range that is empty, reversed or too long.
+    Values are integers from `least` up, or names if it is None. `1:4` means 1, 2, 3, 4; `1:1024:x2` the
+    powers of two; `0:100:25` steps of 25; `1,8,32` a list. `k` is 1,024 and `M` 1,048,576, as for contexts.
+    Names are separated by commas. InputError, with the name `called`, for a range that is empty, reversed or
+    too long.
 
     >>> axis_values("batch", "1:16:x4,20", 1), axis_values("context", "1k:4k:1k", 0)
     ((1, 4, 16, 20), (1024, 2048, 3072, 4096))
@@ -169,21 +168,21 @@ def _sized(digits: str, unit: str) -> Decimal:
 WORK = ("flops", "read_bytes", "write_bytes", "comm_bytes")
 BYTES = ("weight_bytes", "kv_cache_bytes", "activation_peak_bytes", "peak_memory_bytes")
 SHARES = (*(f"{bound}_share" for bound in BOUNDS), "bubble_share")
-_ERRORS = ("own", "others", "beyond", "known")  # sums of `costs.error`, over ops whose errors are known
+_ERRORS = ("own", "others", "beyond", "known")  # sums of `costs.error`, over ops with known errors
 _OUTPUTS = ("time_s", "interval_s", "ideal_time_s", *WORK, *BYTES, *SHARES, *_ERRORS)
 
 
 class ReportFigures:
-    """What `Report` says of steps of a program, by name, and `interval_s`."""
+    """The values of `Report` for steps of a program, by name, and `interval_s`."""
 
     def __init__(self, program: Program, model: DeviceCostModel) -> None:
         self.program, self.model = program, model
         self._recorded: dict[tuple[str, bool], Callable[[Binding], tuple[Number, ...]]] = {}
 
     def __call__(self, batch: Number, new: Number, context: Number) -> dict[str, Array]:
-        """Those at points of one phase, of which all or none have one new token; unknown errors are NaN.
+        """Evaluate points of one phase, of which all or none have one new token; unknown errors are NaN.
 
-        Arrays broadcast together, as do the figures: what a batch alone decides is computed once for it.
+        Arrays and results broadcast together: values that depend only on the batch are computed once.
         """
         program, phase, at = batch_program(self.program, [check_sizes(batch, new, context)], "")
         always = bool(np.all(np.asarray(new) == 1))
@@ -206,7 +205,7 @@ class ReportFigures:
 
 
 def _figures(steps: StepEvaluator, at: Binding) -> tuple[Number, ...]:
-    """Those of `_OUTPUTS`, at a point, on a grid, or of symbols."""
+    """The values of `_OUTPUTS`, at a point, on a grid, or symbolic."""
     seconds = steps.priced(at)
     timing = Timing(seconds.whole, steps.program.micro_batches)
     ideal = step_evaluator(steps.program, models.model(steps.model.device, "ideal")).timing(at)
@@ -214,7 +213,7 @@ def _figures(steps: StepEvaluator, at: Binding) -> tuple[Number, ...]:
     priced = [
         (kind, TimeEstimate.of(kind.price, runs if kind.pads else at, at, hidden)) for kind in steps.kinds
     ]
-    # Sums of what contexts do not decide come first, as those are computed once for a batch.
+    # Sums that do not depend on the context come first, since they are computed once per batch.
     varies = _varies([each.time for _, each in priced])
     due: list[Number] = [0.0] * len(BOUNDS)
     errors: list[Number] = [0.0] * len(_ERRORS)
@@ -242,19 +241,19 @@ def _figures(steps: StepEvaluator, at: Binding) -> tuple[Number, ...]:
 
 
 def _repeats(steps: StepEvaluator, kind: RowKind) -> int:
-    """How often a micro-batch runs rows that are alike."""
+    """The executions of equal rows in a micro-batch."""
     return sum(steps.rows[i].repeat for i in (kind.first, *(i for i, _ in kind.others)))
 
 
 def _varies(times: Sequence[Number]) -> list[bool]:
-    """Which of them contexts decide, as far as that is recorded."""
+    """Whether each time depends on the context, as far as recorded."""
     of = [time for time in times if isinstance(time, Symbol)]
     late = Function.of(of[0].tape, SIZES, of).depending(STEP_SYMBOLS) if of else ()
     return [isinstance(time, Symbol) and time.number in late for time in times]
 
 
 def _known(kind: RowKind, time: Number, which: Number, at: Binding) -> list[Number]:
-    """What seconds of a kind add to each of `_ERRORS`, by the kernel that is fastest."""
+    """The contribution of a kind's seconds to each of `_ERRORS`, by the fastest kernel."""
     prices: Sequence[Any] = getattr(kind.price, "prices", (kind.price,))
     found: list[Number] = [0.0] * len(_ERRORS)
     for i, price in enumerate(prices):
@@ -270,12 +269,12 @@ def _known(kind: RowKind, time: Number, which: Number, at: Binding) -> list[Numb
 
 # Capacity
 
-CACHED_LENGTHS = 64  # lengths, whose pools are
+CACHED_LENGTHS = 64  # lengths with a cached pool
 EMPTY: Mapping[str, Any] = {}
 
 
 class CapacityCheck:
-    """Whether so many requests of a length have room at once: `Workload.fits`, by the engine's rule.
+    """Whether requests of a length fit at once: `Workload.fits`, by the engine's rule.
 
     `memory` are limits of a `Workload`, such as `memory_utilization`.
     """
@@ -283,10 +282,10 @@ class CapacityCheck:
     def __init__(self, program: Program, model: DeviceCostModel, memory: Mapping[str, Any]) -> None:
         self.program, self.model, self.memory = program, model, memory
         self._jobs: dict[int, Workload] = {}
-        self._batches: dict[int, int] = {}  # that have room, by length
+        self._batches: dict[int, int] = {}  # the number of requests that fit, by length
 
     def __call__(self, batch: Array, length: Array) -> Array:
-        """Of each batch and length; they broadcast together, as do the answers."""
+        """Check each batch and length; the arrays and the results broadcast together."""
         jobs = [self._job(int(end)) for end in (np.min(length), np.max(length))]
         pools = [each.pool for each in jobs]
         alike = all(pools) and len({pool.tokens for pool in pools if pool}) == 1
@@ -317,7 +316,7 @@ class CapacityCheck:
 
 
 def _short(job: Workload, batch: Array, length: Array) -> Array:
-    """`Workload.peak_bytes` less what may be used, where a step takes as many tokens for all lengths."""
+    """`Workload.peak_bytes` minus the usable memory, if a step has equal tokens for all lengths."""
     pool, program = job.pool, job.program
     assert pool is not None, "an engine's rule has a pool"
     parts, dp = program.micro_batches, program.parallelism.dp
@@ -340,9 +339,10 @@ def _short(job: Workload, batch: Array, length: Array) -> Array:
 
 
 def content_key(*parts: object) -> str:
-    """32 hexadecimal digits of plain values, records, programs and arrays; of what has no text a new one.
+    """Hash plain values, records, programs and arrays to 32 hexadecimal digits; a random key for other
+    values.
 
-    The files of llmir, its devices and calibrations among them, and of plugins that are loaded, count too.
+    The files of llmir, including devices and calibrations, and of loaded plugins are part of the key.
     """
     found = sha256(_digest(registry.files()))
     for part in parts:
@@ -385,15 +385,15 @@ FIGURES = ("devices", "fits", *NUMBERS)
 BLOCK = 1 << 18  # points that are evaluated together, and written: 60 MB of figures
 
 Points = tuple[tuple[int, ...], ...]  # the values of `POINTS`, in their order
-Grid = tuple[Array, ...]  # the same as arrays of three dimensions, which broadcast together
+Grid = tuple[Array, ...]  # the points as arrays with three dimensions, which broadcast together
 
 
 class SweepPart(NamedTuple):
-    """Rows of one structure: its values, and an array for each axis of points and each figure.
+    """Rows of one structure: its values, and an array for each axis of points and each result.
 
-    Arrays broadcast to `shape`, whose last axis varies fastest. `refused` says of each row why there is none
-    of its figures; where a structure itself is refused it has one row, without points. `basis` is the cost
-    model and whose kernels it has, and `precision` the element types in words.
+    Arrays broadcast to `shape`; the last axis varies fastest. `refused` contains the reason for each row
+    without results; a rejected structure has one row without points. `basis` is the cost model with the
+    source of its kernels, and `precision` the dtypes as text.
     """
 
     structure: Mapping[str, Value]
@@ -410,7 +410,7 @@ class SweepPart(NamedTuple):
         return np.broadcast_to(self.columns[name], self.shape).reshape(-1)
 
     def constant(self, name: str) -> Value:
-        """What all of its rows have: an axis of structures, or `basis`."""
+        """The value that all of its rows share: an axis of structures, or `basis`."""
         return (self.basis or None) if name == "basis" else self.structure[name]
 
     @property
@@ -420,7 +420,7 @@ class SweepPart(NamedTuple):
 
     @property
     def refusals(self) -> int:
-        """How many rows have no figures."""
+        """The number of rows without results."""
         said = self.columns["refused"]
         return int(np.count_nonzero(said != "")) if said.ndim else len(self) * bool(said)
 
@@ -437,10 +437,10 @@ def rejected_row(structure: Mapping[str, Value], why: object) -> SweepPart:
 
 
 def row_grids(points: Points, most: int) -> Iterator[Grid]:
-    """The points in pieces of so many, each a grid of its own, in the order of rows."""
+    """The points in grids of at most `most` points, in the order of rows."""
     axes = [np.array(values, dtype=np.int64) for values in points]
     sizes = [len(axis) for axis in axes]
-    # The first axis that is cut: those before it go one by one, those after it are whole.
+    # The first axis that is split: axes before it advance one by one, those after it are whole.
     cut = next((i for i in range(len(sizes)) if np.prod(sizes[i + 1 :]) <= most), len(sizes) - 1)
     each = max(1, most // int(np.prod(sizes[cut + 1 :])))
     for outer in np.ndindex(*sizes[:cut]):
@@ -479,7 +479,7 @@ class SweepSteps:
         return SweepPart(self.structure, shape, {**given, **found}, model_source(self.model), types)
 
     def _alike(self, grid: Grid) -> dict[str, Any] | None:
-        """The figures of points that are all of one phase, and none of which is refused."""
+        """The results of points in one phase; None if the points are mixed or one is rejected."""
         ones = grid[1] == 1
         if np.any(ones) and not np.all(ones):
             return None
@@ -489,7 +489,7 @@ class SweepSteps:
             return None
 
     def _fill(self, found: Mapping[str, Array], at: Sequence[Array], grid: Grid) -> None:
-        """The figures of the points at these places; where not all can be priced, of halves of them."""
+        """Fill in the results of points; if not all can be estimated, continue with halves."""
         shape = [len(places) for places in at]
         few = self._alike(grid)
         if few is not None:
@@ -526,7 +526,7 @@ class SweepSteps:
         return ""
 
     def _figures(self, batch: Array, new: Array, context: Array) -> dict[str, Any]:
-        """What `analyze` says of steps, whether they fit, and their price."""
+        """The results of `analyze` for steps, with fit and cost."""
         found: dict[str, Any] = dict(self.figures(batch, new, context))
         with np.errstate(divide="ignore"):  # steps without ops
             rate = batch * new / found.pop("interval_s")
@@ -540,19 +540,18 @@ class SweepSteps:
 
 _EXACT = {*POINTS, "devices", *(name for name in FIGURES if name.endswith(("_bytes", "flops")))}
 _WHOLE = {*COUNTS, *POINTS, "devices"}
-_AT_ONCE = 1 << 13  # rows whose cells are in memory together
+_AT_ONCE = 1 << 13  # rows with cells in memory at once
 
 
 class Sweep(Immutable, Result, PageExport):
-    """The rows of a sweep, in the order of its axes: what varies first varies slowest.
+    """The rows of a sweep, in the order of its axes: the first axis varies slowest.
 
-    `axes` are the values of each axis, `basis` the cost models that price the rows and whose kernels they
-    have, `columns` an array for each axis and figure, in SI units: NaN where `refused` says why. `error` is
-    the mean relative error that is known of such times, `fits` whether so many requests of `new` + `context`
-    tokens have room by the engine's rule, each `…_share` the part of the step that a bound accounts for,
-    `cost_usd_per_mtok` what a million tokens of such steps cost, where the device has a price, and
-    `energy_j_per_token` their energy with all boards at the limit of their power, where that is known.
-    `notes` are those of the model.
+    `axes` are the values of each axis, `basis` the cost models of the rows with the source of their kernels,
+    and `columns` an array for each axis and result, in SI units: NaN if `refused` contains a reason. `error`
+    is the known mean relative error of the times. `fits` tells whether requests of `new` + `context` tokens
+    fit by the engine's rule. Each `…_share` is the part of the step with this bound. `cost_usd_per_mtok` is
+    the cost per million tokens of these steps, if the device has a price. `energy_j_per_token` is the energy
+    with all boards at their power limit, if known. `notes` are those of the model.
     """
 
     axes: Mapping[str, tuple[Value, ...]]
@@ -579,7 +578,7 @@ class Sweep(Immutable, Result, PageExport):
 
     @property
     def basis(self) -> tuple[str, ...]:
-        """The cost models that price its rows, and whose kernels they have."""
+        """The cost models of the rows, with the source of their kernels."""
         return tuple(dict.fromkeys(part.basis for part in self.parts if part.basis))
 
     @property
@@ -589,7 +588,7 @@ class Sweep(Immutable, Result, PageExport):
 
     @cached_property
     def columns(self) -> Mapping[str, Array]:
-        """An array for each name, put together when it is first asked for."""
+        """An array for each name, built on first access."""
         return _Columns(self.names, self._column)
 
     def _column(self, name: str) -> Array:
@@ -601,11 +600,11 @@ class Sweep(Immutable, Result, PageExport):
 
     @property
     def refusals(self) -> int:
-        """How many rows have no figures."""
+        """The number of rows without results."""
         return sum(part.refusals for part in self.parts)
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Each row by name, as JSON has it: counts as integers, None for what there is none of."""
+        """Each row by name, as in JSON: counts as integers, None for missing values."""
         for part in self.parts:
             arrays = {name: part.column(name) for name in self.names if name in part.columns}
             for first in range(0, len(part), _AT_ONCE):
@@ -639,7 +638,7 @@ class Sweep(Immutable, Result, PageExport):
         return frame.astype({**whole, "fits": "boolean"})
 
     def to_polars(self) -> Any:
-        """A polars DataFrame, with null for what a row has none of (polars must be installed)."""
+        """A polars DataFrame, with null for missing values (polars must be installed)."""
         with _needed("to_polars", "polars"):
             import polars
         columns = self.columns.items()
@@ -650,7 +649,7 @@ class Sweep(Immutable, Result, PageExport):
         return frame.cast({**whole, "fits": polars.Boolean}).with_columns(refused=said)
 
     def to_arrow(self) -> Any:
-        """A pyarrow Table, which Parquet and Arrow files hold (pyarrow must be installed)."""
+        """A pyarrow Table, the content of Parquet and Arrow files (pyarrow must be installed)."""
         with _needed("to_arrow", "pyarrow"):
             import pyarrow
         whole = schema(self.axes)
@@ -696,7 +695,7 @@ class _Columns(Mapping[str, Array]):
 
 
 def schema(axes: Mapping[str, object]) -> Any:
-    """The names and types of the columns in Arrow, which are those of any sweep with these axes."""
+    """The Arrow schema of sweeps with these axes."""
     import pyarrow
 
     kinds = {"fits": pyarrow.bool_(), "refused": pyarrow.string(), "devices": pyarrow.int64()}
@@ -729,7 +728,7 @@ def _arrow(part: SweepPart, name: str, kind: Any) -> Any:
 
 
 def _cells(name: str, column: Array) -> list[Any]:
-    """A column as JSON has it."""
+    """A column as JSON values."""
     return [_plain(name, value) for value in column.tolist()]
 
 
@@ -737,14 +736,14 @@ def _plain(name: str, value: Any) -> Any:
     if isinstance(value, float):
         if np.isnan(value):
             return None
-        exact = name in _EXACT and value.is_integer()  # what is read of experts is an expectation
+        exact = name in _EXACT and value.is_integer()  # expected numbers of read experts are not integers
         return bool(value) if name == "fits" else int(value) if exact else value
     return value or None if name == "refused" else value
 
 
 @contextmanager
 def _needed(method: str, package: str) -> Iterator[None]:
-    """What is imported here may not be installed."""
+    """Turn a failed import of an optional package into an error."""
     try:
         yield
     except ImportError:
@@ -754,11 +753,11 @@ def _needed(method: str, package: str) -> Iterator[None]:
 # Workers
 
 LOST = "its worker died twice, as one that is killed or out of memory does"
-MANY = 1000  # tasks that wait at once, so that one that takes long keeps no worker idle
+MANY = 1000  # waiting tasks, so that a slow one leaves no worker idle
 
 
 class Task(Protocol):
-    """What a worker is given."""
+    """The input of a worker."""
 
     @property
     def size(self) -> int:
@@ -775,17 +774,17 @@ def processes(jobs: int) -> ProcessPoolExecutor:
 
 
 class Workers(Generic[T, R]):
-    """The results of `call`, which can be pickled if the executor needs that, of some tasks.
+    """The results of `call` (picklable if the executor needs it) for some tasks.
 
-    Tasks and results that wait take so much `room` at most. A worker that dies loses what it works on, which
-    is tried again alone: where it dies again, the result is None.
+    Waiting tasks and results have at most the size `room`. The tasks of a worker that dies are retried one by
+    one; if a task kills its worker again, its result is None.
     """
 
     def __init__(self, call: Callable[[T], R], executor: Executor | None, room: int) -> None:
         self.call, self.executor, self.room = call, executor, room
 
     def results(self, tasks: Iterable[T]) -> Iterator[tuple[T, R | None]]:
-        """Each task and what came of it, in their order."""
+        """Each task with its result, in order."""
         if self.executor is None:
             yield from ((task, self.call(task)) for task in tasks)
             return
@@ -824,20 +823,20 @@ class Workers(Generic[T, R]):
             self._waiting = deque((t, f if _done(f) else self._submit(t)) for t, f in again)
             with processes(1) as pool:
                 return task, _tried(pool, self.call, task)
-        except Exception as error:  # dask's, which is not imported here, has classes of its own
+        except Exception as error:  # dask, which is not imported here, has its own exception classes
             if not _lost(error):
                 raise
             assert self.executor is not None
             return task, _tried(self.executor, self.call, task)
 
     def _renew(self) -> None:
-        """Processes in place of an executor that takes no more tasks, as many as it had."""
+        """Replace a broken executor by processes, with an equal number of workers."""
         self.executor = processes(getattr(self.executor, "_max_workers", 1))
         self._pools.callback(self.executor.shutdown, cancel_futures=True)
 
 
 def _done(future: Future[Any]) -> bool:
-    """Whether it has a result, or an error of its own."""
+    """Whether a task has a result, or an error of its own."""
     return future.done() and not isinstance(future.exception(), BrokenExecutor)
 
 
@@ -851,6 +850,6 @@ def _tried(executor: Executor, call: Callable[[T], R], task: T) -> R | None:
 
 
 def _lost(error: Exception) -> bool:
-    """Whether a worker died, and not what it did was wrong; dask has errors of its own."""
+    """Whether a worker died, as opposed to an error in its task; dask has separate exceptions."""
     dask = type(error).__module__.partition(".")[0] == "distributed"
     return dask or isinstance(error, (BrokenExecutor, CancelledError))

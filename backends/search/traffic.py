@@ -22,19 +22,19 @@ from llmir.base.values import Array, Record
 
 # Latency limits
 
-DEFAULT_STATISTIC = "p99"  # of requests, where a limit does not say of what it is
+DEFAULT_STATISTIC = "p99"  # the statistic over requests of a limit without one
 _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 _LIMIT = re.compile(r"(?:(mean|p\d{1,2}(?:\.\d{1,3})?):)?(\d{1,30}(?:\.\d{1,30})?)\s*([a-z]*)", re.ASCII)
 
 
 class LatencyLimit(NamedTuple):
-    """At most so many seconds, of the mean over requests or of a percentile of them, such as `p99`."""
+    """A limit in seconds on the mean over requests or on a percentile, such as `p99`."""
 
     seconds: float
     of: str = DEFAULT_STATISTIC
 
     def figure(self, seconds: Array) -> float:
-        """What is limited, of the seconds of requests; NaN is none."""
+        """The limited statistic of some seconds; NaN is ignored."""
         known = seconds[~np.isnan(seconds)]
         if not known.size:
             return 0.0
@@ -42,7 +42,7 @@ class LatencyLimit(NamedTuple):
 
 
 def latency_limit(name: str, said: object) -> LatencyLimit:
-    """A limit as it is said, or seconds as a number; InputError for what is none.
+    """Parse a limit, a text or a number of seconds; InputError if it is invalid.
 
     >>> latency_limit("max_tpot", "30ms"), latency_limit("max_ttft", 1)
     (LatencyLimit(seconds=0.03, of='p99'), LatencyLimit(seconds=1.0, of='p99'))
@@ -67,25 +67,24 @@ def latency_limit(name: str, said: object) -> LatencyLimit:
 
 # Traffic
 
-MEASURED = 4000  # requests whose mean lengths are those of a law
+MEASURED = 4000  # requests that estimate the mean lengths of a distribution
 SEEDS, BUDGET = 5, 40  # runs of a plan that is shown, at least and at most
-SECONDS = 3600  # of the hour that is simulated of the first plan
+SECONDS = 3600  # simulated seconds of the first plan's hour
 # Requests of that which are simulated, which takes a second or two: events of several servers cost more.
 MOST, MAX_REQUESTS_OF_SERVERS = 100_000, 20_000
 
 
 @dataclass(frozen=True, eq=False)
 class Traffic(Record):
-    """Requests that come by Poisson's law, `rate` a second, with lengths in words (`simulate/load.py`).
+    """Requests with Poisson arrivals, `rate` per second, with lengths as text (`simulate/load.py`).
 
-    A run has so many `requests`, or more where so few end before the server is full. The first and the last
-    tenth do not count: the server fills and empties. Requests that are longer than the `positions` of the
-    model are refused. A share `prefix_hits` of each prompt is cached. A `router` deals them out to servers of
-    a kind. Runs are by up to `BUDGET` seeds from `seed` on, and the hour of the first plan is by the one
-    after them.
+    A run has `requests` requests, or more if too few end before the server is full. The first and last tenth
+    are excluded, because the server fills and empties. Requests longer than the `positions` of the model are
+    refused. A share `prefix_hits` of each prompt is cached. A `router` distributes requests to servers of a
+    kind. Runs use up to `BUDGET` seeds from `seed` on; the hour of the first plan uses the next one.
 
-    Plans are for times that are a `margin` longer than estimated, as a share. Of the rate that servers answer
-    at most, a share `headroom` is left.
+    Plans assume times longer than estimated by the share `margin`. A share `headroom` of the stable rate of
+    the servers stays unused.
     """
 
     rate: float
@@ -103,41 +102,41 @@ class Traffic(Record):
 
     @property
     def limits(self) -> tuple[LatencyLimit | None, LatencyLimit | None]:
-        """Of the first token, and of later ones."""
+        """The limits of TTFT and TPOT."""
         return self.ttft, self.tpot
 
     def steady(self, seconds: Array) -> Array:
-        """The values of requests that come while the server is neither filling nor emptying."""
+        """The values of requests that arrive while the server is neither filling nor emptying."""
         tenth = len(seconds) // 10
         return seconds[tenth : len(seconds) - tenth]
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """Of the runs."""
+        """The seeds of the runs."""
         return tuple(range(self.seed, self.seed + BUDGET))
 
     @property
     def stretch(self) -> float:
-        """How many times longer a step takes than estimated."""
+        """The factor of actual over estimated step times."""
         return 1 + self.margin
 
     @property
     def stable_rate(self) -> float:
-        """Requests a second that all servers have to be able to answer: the rate, and the headroom."""
+        """The request rate per second that all servers must sustain: the rate plus the headroom."""
         return self.rate / (1 - self.headroom)
 
     def load(self, share: float, seed: int, servers: int = 1, burstiness: float = 1.0) -> Load:
-        """The load of so many `servers`, which get one of `share` equal parts of the rate.
+        """The load of `servers` servers that receive one of `share` equal parts of the rate.
 
-        A random part of what comes by Poisson's law does so too. Steps are simulated as estimated. Where they
-        take longer by the stretch, requests come faster by it: then all latencies are shorter by it.
+        A random part of a Poisson process is a Poisson process. Steps are simulated as estimated. To account
+        for the stretch, arrivals are faster by it, and all resulting latencies are then shorter by it.
         """
         rate, many = self.rate * self.stretch / share, self.requests * servers
         load = sample_load(many, self.prompt, self.generate, rate=rate, burstiness=burstiness, seed=seed)
         return load.hit(self.prefix_hits)
 
     def alone(self, units: float, seed: int) -> Load:
-        """What comes to one of so many units that are alike: every nth request, where they take turns."""
+        """The load of one of `units` equal units: every n-th request with a round-robin router."""
         return self.load(units, seed, burstiness=units if self.router == FIRST else 1.0)
 
     @cached_property
@@ -152,7 +151,7 @@ class Traffic(Record):
 
     @property
     def cached(self) -> int:
-        """Tokens of it that are cached already: all but the last one at most."""
+        """The cached tokens of the mean prompt, all except the last one at most."""
         return min(int(self.read * self.prefix_hits), self.read - 1)
 
     @property
@@ -167,7 +166,7 @@ class Traffic(Record):
 
     @property
     def tokens(self) -> tuple[int, int, int]:
-        """Of a prompt, of an answer, and of the longest request."""
+        """Tokens of the prompt, of the output, and of the longest request."""
         return self.read, self.answer, self.longest
 
     @property
@@ -177,7 +176,7 @@ class Traffic(Record):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know of it."""
+        """Notes for the user."""
         if not self.refused:
             return ()
         longer = f"more than the {self.positions:,} positions of the model"
@@ -185,15 +184,15 @@ class Traffic(Record):
 
     @cached_property
     def every(self) -> Load:
-        """All requests of runs and of the hour that are not refused: a plan has to have room for each."""
+        """All requests of the runs and the hour that are not refused: a plan must have memory for each."""
         load, most = self._drawn, self.positions
         kept = load.prompt + load.generate <= (inf if most is None else most)
         return load if kept.all() else load.only(kept)
 
     def spread(self, count: int) -> Load:
-        """So many requests, with prompts and answers evenly spread over those of all, in random order.
+        """`count` requests with lengths evenly spread over those of all requests, in random order.
 
-        Their mean lengths vary less than those of as many random requests. None is longer than the longest.
+        Their mean lengths vary less than those of random requests. None is longer than the longest request.
         """
         load, draw = self.every, np.random.default_rng(self.seed)
         places = ((np.arange(count) + 0.5) * len(load) / count).astype(int)

@@ -1,10 +1,10 @@
 """Simulated runs of a plan: percentiles of latencies, and the share of requests within limits.
 
-`SeedRun` is one run, `Trial` the runs of one plan with their verdict, `decide` adds runs until there is one;
-`Replica` simulates a structure and estimates its steps once for all runs. `pool_latencies` simulates prefill
-and decode servers one by one if the router does not look at loads: a prefill server depends on no other
-server and a decode server only on when caches arrive, so the result equals that of all servers together
-(`simulate.engine.Pools`) and takes a fraction of the time.
+`SeedRun` is one run, `Trial` the runs of one plan with their verdict, and `decide` adds runs until there is
+one. `Replica` simulates a structure and estimates its steps once for all runs. `pool_latencies` simulates
+prefill and decode servers one by one if the router does not consider loads. A prefill server depends on no
+other server and a decode server only on the arrival of caches. The result therefore equals that of all
+servers together (`simulate.engine.Pools`) and takes a fraction of the time.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ NONE = LatencySpread(*[float("nan")] * len(LatencySpread._fields))
 
 
 class SeedRun(NamedTuple):
-    """A run by one seed: the spreads of TTFT and TPOT, and the share of requests within the limits.
+    """A run with one seed: the distributions of TTFT and TPOT, and the share of requests within the limits.
 
-    `limited` has the statistics that the limits of TTFT and TPOT are of, such as a p99. `most` is how many
-    requests ran at once at most; infinite where blocks may have been short, so that it is not known.
-    `seconds` are the TTFT and TPOT of each request that counts.
+    `limited` contains the statistics of the limits of TTFT and TPOT, such as a p99. `most` is the largest
+    number of concurrent requests, infinite (unknown) if blocks may have run short. `seconds` are the TTFT and
+    TPOT of each counted request.
     """
 
     ttft_s: LatencySpread
@@ -69,14 +69,14 @@ class SeedRun(NamedTuple):
         return cls(*figures, (limited[0], limited[1]), float(good.mean()), (ttft_s, tpot_s), most)
 
 
-RATE_ERROR = 0.02  # of a simulated largest rate: twice its deviation by seeds (docs/results.md)
+RATE_ERROR = 0.02  # of a simulated largest rate: two standard deviations over seeds (docs/results.md)
 SATURATION = 3000  # lengths of requests that saturate a server, spread over all that are drawn
 
 # Verdicts
 
 MEETS, MISSES, UNDECIDED = "meets", "misses", "undecided"
 ERROR = 0.01  # the chance of a wrong verdict on a limit, at most, over all looks together
-PARTS = 16  # of the error, which looks spend
+PARTS = 16  # parts of the error that looks spend
 FIRST_PARTS = 1  # that the look at the fewest runs spends
 # The looks by the length of their runs, in multiples of the first runs: the number of runs at each look, and
 # the parts of the error that it spends.
@@ -97,26 +97,26 @@ QUANTILES_OF_T = {
     (20, 11): 2.7146,
     (40, 10): 2.6189,
 }
-SPANS = 50  # times that a run near a limit is as long as its latencies are correlated, at least
-BATCHES = 20  # parts of a run, whose means show the correlation
+SPANS = 50  # smallest length of a run near a limit, in correlation lengths of its latencies
+BATCHES = 20  # parts of a run whose means estimate the correlation
 
 
 @dataclass(frozen=True, eq=False)
 class Trial(Record):
-    """Runs of one plan by different seeds, and the verdict on its `limits`.
+    """Runs of one plan with different seeds, and the verdict on its `limits`.
 
     The verdict is a group sequential test by repeated confidence intervals (Jennison and Turnbull, Journal of
-    the Royal Statistical Society B 51, 1989, 305). Requests of one run wait for one another, so runs by
+    the Royal Statistical Society B 51, 1989, 305). Requests of one run wait for one another, so runs with
     different seeds are the independent observations. At each of `LOOKS` Student's t bounds each limited
     statistic: a limit above the upper bound is met, one below the lower bound is missed. A look spends
-    `parts` of `ERROR`, early looks the least, as short series of skewed values need. By Bonferroni's
-    inequality the chance that any look is wrong is at most the sum of the parts, whatever looks have in
-    common.
+    `parts` of `ERROR`, and early looks spend the least, because short series of skewed values need it. By
+    Bonferroni's inequality the probability that any look is wrong is at most the sum of the parts, for any
+    dependence between looks.
 
-    A statistic is that of all runs together, and its spread is that of the single runs around it (sectioning:
-    Asmussen and Glynn, Stochastic Simulation, 2007, III.5a). The bias of a quantile is then that of a run as
-    long as all of them. The spread is that of logarithms, which are less skewed. Bounds assume that they are
-    normal, to which long runs tend by the central limit theorem for means and quantiles.
+    A statistic is computed over all runs together, and its spread is that of the single runs around it
+    (sectioning: Asmussen and Glynn, Stochastic Simulation, 2007, III.5a). The bias of a quantile is then that
+    of one run as long as all of them. The spread is that of logarithms, which are less skewed. The bounds
+    assume normal values, which long runs approach by the central limit theorem for means and quantiles.
     """
 
     runs: tuple[SeedRun, ...]
@@ -140,7 +140,7 @@ class Trial(Record):
 
     @cached_property
     def half_widths(self) -> tuple[LatencySpread, LatencySpread]:
-        """Half the width of the confidence interval of each figure of TTFT and of TPOT; NaN of one run."""
+        """Half the width of the confidence interval of each statistic of TTFT and TPOT; NaN for one run."""
         each = (
             ([run.ttft_s for run in self.runs], self.ttft_s),
             ([run.tpot_s for run in self.runs], self.tpot_s),
@@ -152,7 +152,7 @@ class Trial(Record):
         return ttft, tpot
 
     def _half_width(self, values: Sequence[float], whole: float) -> float:
-        """From a value over all runs to its upper bound."""
+        """The distance from a value over all runs to its upper bound."""
         return whole * expm1(self._spread(values, whole))
 
     def _spread(self, values: Sequence[float], whole: float) -> float:
@@ -169,28 +169,29 @@ class Trial(Record):
         return float(np.mean([run.within for run in self.runs]))
 
     def limited(self, which: int) -> float:
-        """The statistic that the limit of TTFT (0) or TPOT (1) is of, over the requests of all runs."""
+        """The statistic of the limit of TTFT (0) or TPOT (1), over the requests of all runs."""
         return _limited(self.limits[which], self._seconds[which])
 
     def half_width(self, which: int) -> float:
-        """From that statistic to its upper bound; 0 of one run, which has none."""
+        """The distance from this statistic to its upper bound; 0 for one run."""
         return self.upper(which) - self.limited(which)
 
     def bounds(self, which: int) -> tuple[float, float]:
-        """What that statistic is at least and at most, with the certainty of a verdict."""
+        """The lower and upper bound of this statistic, with the certainty of a verdict."""
         value, limit = self.limited(which), self.limits[which]
         spread = self._spread([_limited(limit, run.seconds[which]) for run in self.runs], value)
         return (value, value) if isnan(spread) else (value * exp(-spread), value * exp(spread))
 
     def upper(self, which: int) -> float:
-        """What that statistic is at most, with the certainty of a verdict."""
+        """The upper bound of this statistic, with the certainty of a verdict."""
         return self.bounds(which)[1]
 
     @cached_property
     def correlation(self) -> float:
-        """Requests over which a limited latency is correlated, by means of batches (Law, 2015, 9.5.3).
+        """The number of requests over which a limited latency is correlated, by batch means (Law, 2015,
+        9.5.3).
 
-        The variance of a mean of n values is so many times that of n independent ones.
+        The variance of a mean of n values is this many times that of n independent ones.
         """
         found = [1.0]
         for which, limit in enumerate(self.limits):
@@ -233,9 +234,9 @@ def worst(*verdicts: str) -> str:
 
 
 def rate_verdict(largest: float | None, traffic: Traffic) -> str:
-    """Whether a plan that answers `largest` requests/s at most answers the rate with its headroom.
+    """Whether a plan with a stable rate of `largest` requests/s serves the rate with its headroom.
 
-    None is surely enough. Without headroom a rate within the error of the largest one is undecided.
+    None means clearly enough. Without headroom, a rate within the error of the largest one is undecided.
     """
     error = 0.0 if traffic.headroom else RATE_ERROR
     if largest is None or largest >= traffic.stable_rate * (1 + error):
@@ -246,10 +247,10 @@ def rate_verdict(largest: float | None, traffic: Traffic) -> str:
 def decide(
     run: Callable[[int, int], SeedRun], first: SeedRun, traffic: Traffic, requests: int, *, patient: bool
 ) -> Trial:
-    """Runs by the seeds of the traffic until a look gives a verdict, to the budget if `patient`.
+    """Run the seeds of a traffic until a look gives a verdict, to the full budget if `patient`.
 
-    A `run` is by a seed, with so many requests. A limit that the fewest runs do not decide is near: runs are
-    then as long as their correlation asks for.
+    `run` simulates a seed with a number of requests. If the first runs do not decide a limit, it is close,
+    and later runs are as long as their correlation requires.
     """
     seeds = traffic.seeds
     runs = [first, *(run(seed, requests) for seed in seeds[1:SEEDS])]
@@ -276,9 +277,9 @@ def as_it_is(room: Capacity) -> Capacity:
 
 
 class Replica:
-    """A replica of a structure, simulated; `steps` are priced once for all runs, and for all settings.
+    """A simulated replica of a structure; `steps` are estimated once for all runs and settings.
 
-    `room` relaxes what the engine has room for.
+    `room` relaxes the engine's capacity.
     """
 
     def __init__(
@@ -293,11 +294,10 @@ class Replica:
         self._profiles: dict[tuple[int, int], Profile] = {}
 
     def run(self, chunk: int, batch: int, replicas: float, seed: int, requests: int) -> SeedRun:
-        """A run of so many requests on one of the replicas; on several, where the router looks at loads.
+        """Simulate requests on one of the replicas, or on several if the router considers loads.
 
-        A fraction of a replica gets its part of the requests where the router does not look at loads.
-
-        InputError where a request has no room.
+        A fractional replica gets its part of the requests if the router does not consider loads. InputError
+        if a request does not fit.
         """
         traffic, profile = replace(self.traffic, requests=requests), self.profile(chunk, batch)
         if not ROUTERS[traffic.router].blind and replicas > 1:
@@ -344,7 +344,7 @@ class Replica:
 
 
 def _at_once(server: Server) -> float:
-    """How many requests ran at once at most; infinite where blocks may have been short."""
+    """The largest number of concurrent requests; infinite if blocks may have run short."""
     starts, ends = np.sort(server.course.start_s), np.sort(server.course.end_s)
     most = int((np.arange(1, len(starts) + 1) - np.searchsorted(ends, starts, side="right")).max())
     spare = server.policy.roomy(server.capacity)
@@ -363,10 +363,10 @@ def _limited(limit: LatencyLimit | None, seconds: Array) -> float:
 def pool_latencies(
     pools: Pools, load: Load, servers: tuple[int, int], router: str = FIRST
 ) -> tuple[Array, Array]:
-    """TTFT and TPOT of each request that is short enough, in seconds; NaN of the TPOT of a single token.
+    """TTFT and TPOT of each request that is short enough, in seconds; NaN for the TPOT of a single token.
 
     `servers` are the numbers of prefill and decode servers, to which a `blind` router sends prompts and
-    caches. InputError for a request that a server has no room for.
+    caches. InputError for a request that does not fit on a server.
     """
     load = pools.decode.short(pools.prefill.short(load))
     (read, rest), goes_on = pools.halves(load), load.generate > 1
@@ -394,7 +394,7 @@ def pool_latencies(
 
 
 def _first_tokens(pools: Pools, read: Load, sender: Array) -> Array:
-    """When each request has its first token, from the prefill server that it was sent to."""
+    """The time of each request's first token, from its prefill server."""
     room, first_s = pools.prefill.capacity(read.longest), np.empty(len(read))
     check_load(read, room, pools.prefill.policy)
     for number in np.unique(sender):
@@ -407,10 +407,11 @@ def _first_tokens(pools: Pools, read: Load, sender: Array) -> Array:
 def _sent(
     pools: Pools, load: Load, routers: tuple[Router, Router], sender: Array, first_s: Array
 ) -> tuple[Array, Array]:
-    """When the cache of each request is at its decode server, and which that is: -1 of a single token.
+    """The time at which the cache of each request reaches its decode server, and the server; -1 for a single
+    token.
 
-    Caches are routed and sent in the order of first tokens; each occupies the link of its sender and that of
-    its receiver.
+    Caches are routed and sent in the order of first tokens; each occupies the links of its sender and
+    receiver.
     """
     sends, receives = ([0.0] * router.replicas for router in routers)
     arrivals, place = np.full(len(load), np.nan), np.full(len(load), -1)

@@ -1,9 +1,9 @@
 """Discrete-event simulation of serving: queues, batches, KV blocks and preemptions, step by step.
 
 Start with `engine.py` (`Profile.run` simulates a load on one engine, `Pools.run` on prefill and decode
-servers) and `server.py` (`Server`, one engine that runs step after step under a `Policy`). `policies` has
-the schedulers of vLLM, SGLang and TensorRT-LLM, `step_times.py` the seconds of each step, `load.py` the
-requests, `kv_blocks.py` paged blocks and the prefix cache, `router.py` and `cluster.py` several servers,
+servers) and `server.py` (`Server`, one engine that runs step after step under a `Policy`). `policies`
+contains the schedulers of vLLM, SGLang and TensorRT-LLM, `step_times.py` the seconds of each step, `load.py`
+the requests, `kv_blocks.py` paged blocks and the prefix cache, `router.py` and `cluster.py` several servers,
 `result.py` latencies and rates.
 
 May import: `llmir.base`, `llmir.ir`, `llmir.hw`, and the packages tape, work, kernels, cost, memory, step,

@@ -18,14 +18,14 @@ from .load import closed_loop_requests, sample_load, spread_lengths
 from .result import Simulation
 from .step_times import ProgramEstimator, StepTimes
 
-FULL = 2  # of so many times the requests that run at once, further users only wait
+FULL = 2  # multiple of the concurrent requests beyond which users only wait
 
 
 def simulate_loop(job: Workload, users: int, lengths: str) -> LoopFigures | None:
-    """The figures of so many users, who begin together; None where the engine's policy is not known.
+    """Simulate users who start together; None if the engine's policy is not known.
 
-    Users beyond `FULL` times the requests that memory holds do not change what a server does: each of them
-    waits for one answer more. They are added by Little's law.
+    Users beyond `FULL` times the requests that fit in memory do not change the behavior of the server: each
+    waits for one more response. Little's law accounts for them.
     """
     if not has_policy(job):
         return None
@@ -57,7 +57,7 @@ def _figures(job: Workload, users: int, lengths: str) -> tuple[float, LoopFigure
 
 
 def loop_simulation(job: Workload, users: int, lengths: str) -> Simulation:
-    """The simulation of so many users with the prompts, answers and limits of a workload."""
+    """The simulation of users with the prompts, outputs and limits of a workload."""
     generate = spread_lengths(job.generate) if lengths == "spread" else job.generate
     load = sample_load(closed_loop_requests(users), job.length, generate, users=users)
     load = replace(load, cached=np.full(len(load), job.cached))
@@ -87,5 +87,5 @@ def _notes(job: Workload, found: Simulation) -> tuple[str, ...]:
 
 @lru_cache(maxsize=32)
 def loop_step_times(program: Program, model: DeviceCostModel) -> StepTimes:
-    """The step times of a program, kept from one loop to the next."""
+    """The step times of a program, cached between loops."""
     return StepTimes(ProgramEstimator(program, model))

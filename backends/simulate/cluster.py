@@ -1,7 +1,7 @@
 """Several servers in the order of time: arrivals, replicas, prefill and decode servers.
 
-Order of the file: the event queue (`Events`), the arrival of requests at their own times, after answers or
-as later turns of sessions (`schedule_arrivals`), replicas (`run_replicas`), prefill and decode servers with
+Order of the file: the event queue (`Events`), the arrival of requests at fixed times, after responses or as
+later turns of sessions (`schedule_arrivals`), replicas (`run_replicas`), prefill and decode servers with
 caches sent between them (`run_pools`), and a load on one server (`serve`).
 """
 
@@ -32,7 +32,7 @@ from .step_times import StepTimes
 
 # Events
 
-ANSWER, ARRIVAL = 0, 1  # of events at one time answers go first
+ANSWER, ARRIVAL = 0, 1  # responses precede other events at equal times
 
 
 class Events:
@@ -43,7 +43,9 @@ class Events:
         self._numbers = count()
 
     def at(self, time_s: float, kind: int, act: Callable[[float], None]) -> None:
-        """Has `act` called with the time, then. Events of one time and kind keep the order of these calls."""
+        """Schedule a call of `act` with the time. Events of equal time and kind run in the order of
+        scheduling.
+        """
         heappush(self._heap, (time_s, kind, next(self._numbers), act))
 
     @property
@@ -52,10 +54,11 @@ class Events:
         return self._heap[0][0] if self._heap else inf
 
     def run(self, servers: Sequence[Server], linked: bool) -> None:
-        """All events, until no server has anything to do.
+        """Run all events until no server has work left.
 
-        Servers are `linked` where an answer of one may bring a request to another. Then the server that is
-        furthest behind goes first, and only as far as the next one. Else each goes to the next event alone.
+        Servers are `linked` if a response of one may cause a request to another. Then the server that is
+        furthest behind runs first, and only up to the next server's time. Otherwise each runs to the next
+        event separately.
         """
         while True:
             if linked:
@@ -70,9 +73,9 @@ class Events:
             act(time_s)
 
     def _advance_in_order(self, servers: Sequence[Server]) -> None:
-        """All steps that begin before the next event, which an answer may bring forward.
+        """Run all steps that begin before the next event, which a response may move forward.
 
-        Of steps that begin at one time the first server's is first, and so are the requests that it brings.
+        Steps that begin at equal times run in the order of servers, and so do the requests that they cause.
         """
         while times := sorted(
             (s.begins_s, i) for i, s in enumerate(servers) if s.begins_s < self.next_s and s.busy
@@ -89,9 +92,10 @@ OnRequest = Callable[[int, float], None]  # called with a request and the time i
 def schedule_arrivals(
     load: Load, arrival_s: list[float], come: OnRequest, events: Events
 ) -> OnRequest | None:
-    """Has `come` called for each request of a load when it arrives, and notes the time in `arrival_s`.
+    """Schedule a call of `come` for each request of a load at its arrival, and record the time in
+    `arrival_s`.
 
-    What is to be called when a request is answered or given up; None where answers bring no requests.
+    Returns the function to call when a request completes or is given up; None if responses cause no requests.
     """
     if load.users is not None:
         return _closed_loop(load, arrival_s, come, events)
@@ -103,7 +107,7 @@ def schedule_arrivals(
 
 
 def _closed_loop(load: Load, arrival_s: list[float], come: OnRequest, events: Events) -> OnRequest:
-    """Each user asks again when answered. Requests reach the server `apart_s` apart at least."""
+    """Each user sends a request after a response. Requests reach the server at least `apart_s` apart."""
     requests, front_s = iter(range(len(load))), 0.0
 
     def ask(_: int, time_s: float) -> None:
@@ -119,7 +123,7 @@ def _closed_loop(load: Load, arrival_s: list[float], come: OnRequest, events: Ev
 
 
 def _later_turns(load: Load, arrival_s: list[float], come: OnRequest, events: Events) -> OnRequest:
-    """Each turn of a session but the first comes `think_s` after the answer to the one before it."""
+    """Each turn of a session after the first arrives `think_s` after the previous response."""
     assert load.think_s is not None
     think_s: list[float] = load.think_s.tolist()
     next_turn = {before: turn for turn, before in enumerate(load.after.tolist()) if before >= 0}
@@ -136,11 +140,10 @@ def _later_turns(load: Load, arrival_s: list[float], come: OnRequest, events: Ev
 
 
 class RunningReplicas:
-    """Servers that are alike, and the router that sends requests to them.
+    """Equal servers, and the router that sends requests to them.
 
-    `place` is the replica of each request, -1 where it was sent to none. `unanswered` counts the requests of
-    each replica that have not ended. `answered` is called for each request that ends or is given up, at that
-    time.
+    `place` is the replica of each request, -1 if it was sent to none. `unanswered` counts the unfinished
+    requests of each replica. `answered` is called for each request that ends or is given up, at that time.
     """
 
     def __init__(self, first: Server, router: Router, events: Events) -> None:
@@ -164,10 +167,10 @@ class RunningReplicas:
         return number
 
     def _ends(self, number: int, request: int) -> None:
-        """A server has simulated the end of a request, maybe ahead of the other servers.
+        """A server has simulated the end of a request, possibly ahead of the other servers.
 
-        The request counts as unanswered until they have reached that time. Where the answer brings another
-        request, the server stops there, as that request may come to it.
+        The request counts as unfinished until they have reached this time. If the response causes another
+        request, the server stops there, because this request may arrive at it.
         """
         server = self.servers[number]
         self.events.at(server.now, ANSWER, partial(self._leaves, number, request))
@@ -195,9 +198,9 @@ def run_replicas(first: Server, router: Router, load: Load) -> RunningReplicas:
 class RunningPools:
     """Replicas that prefill, replicas that decode, and their links.
 
-    Each server has one link, which carries one cache at a time, in the order in which prompts were read. A
-    transfer occupies the sender's link and the receiver's link for the `seconds` of that request. `sent_s`
-    is when it starts and `came_s` when it ends, by request.
+    Each server has one link, which carries one cache at a time, in the order of completed prefills. A
+    transfer occupies the links of sender and receiver for the `seconds` of its request. `sent_s` is its start
+    and `came_s` its end, by request.
     """
 
     def __init__(
@@ -213,7 +216,7 @@ class RunningPools:
         self._receiver_free_s = [0.0] * len(decode.servers)
         self.answered: OnRequest | None = None
         prefill.answered = self._is_read
-        for server in decode.servers:  # clients wait since they asked, not since the cache came
+        for server in decode.servers:  # clients wait since their request, not since the transfer of the cache
             server.since_s = prefill.servers[0].course.arrival_s
 
     def _is_read(self, request: int, time_s: float) -> None:

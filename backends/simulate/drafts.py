@@ -26,10 +26,10 @@ from llmir.base.errors import InputError
 from llmir.ir.core.program import Program
 from llmir.ir.sizes.binding import Binding
 
-FAR = 1 << 14  # tokens at which caches of two models are compared
+FAR = 1 << 14  # tokens at which the caches of two models are compared
 
 
-# What engines refuse, and where they say so.
+# Restrictions of engines, with their sources.
 STAGES = {
     "vllm": "vllm verifies no drafts in pipeline stages (github.com/vllm-project/vllm/issues/57755)",
     "sglang": "sglang verifies no drafts in pipeline stages (sglang/srt/server_args.py, check_server_args)",
@@ -42,10 +42,11 @@ POOLS = {("trtllm", MODEL): _POOLS, ("trtllm", LOOKUP): _POOLS}
 
 
 class Drafts(NamedTuple):
-    """A step verifies `tokens` drafts of each sequence; `verify` is the program with logits of all positions.
+    """A step verifies `tokens` drafts of each sequence; `verify` is the program with logits at all positions.
 
-    A draft is right with chance `acceptance` if all before it were. The program `drafter` makes drafts, a
-    token a step; without one the layer does that is the phase `draft` of the program; else they cost nothing.
+    A draft is accepted with probability `acceptance` if all earlier ones were. The program `drafter` makes
+    one draft per step. The default is the layer in the phase `draft` of the program; without it, drafts are
+    free.
     """
 
     tokens: int
@@ -63,7 +64,7 @@ class Drafts(NamedTuple):
         drafter: Program | None,
         engine: str = "",
     ) -> Drafts:
-        """Drafts of a program, checked; InputError for what cannot be, or what the engine refuses."""
+        """Validate the drafts of a program; InputError if they are impossible or the engine refuses them."""
         count, share = check_drafts(tokens, acceptance)
         check_verification(program, verify, drafter, engine)
         if max(len(program.entries), program.micro_batches) > 1:
@@ -95,7 +96,7 @@ class Drafts(NamedTuple):
         return self._replace(verify=verify, drafter=drafter)
 
     def kind(self, program: Program) -> str:
-        """What makes drafts: a model, a layer, or a lookup."""
+        """The kind of drafter: a model, a layer, or a lookup."""
         return draft_kind(program, self.drafter)
 
     def made_by(self, program: Program) -> str:
@@ -116,12 +117,12 @@ class Drafts(NamedTuple):
         return own / (own + small)
 
     def beside(self, job: Workload) -> Workload:
-        """A job that keeps memory free for the weights of the draft model."""
+        """The job with memory reserved for the weights of the draft model."""
         of = job.model or job.prefill.plan.model
         return replace(job, reserve_bytes=job.reserve_bytes + self.kept_bytes(of))
 
     def share_of(self, program: Program, model: DeviceCostModel, batch: int, context: int) -> float:
-        """The share of a step's time that makes drafts, with so many sequences at a context."""
+        """The share of a step that makes drafts, with `batch` sequences at a context."""
         drafter = draft_program(program, self.drafter)
         if drafter is None:
             return 0.0
@@ -136,7 +137,7 @@ class Drafts(NamedTuple):
         return {**asked, "tokens_per_step": self.yielded}
 
     def note(self, program: Program) -> str:
-        """What the user should know."""
+        """The note for the user."""
         drafts = f"{self.tokens} draft{'s' if self.tokens > 1 else ''}"
         right = f"each right {100 * self.acceptance:.3g} times in 100, and yields {self.yielded:.3g} tokens"
         layer = "the model's own layer drafts them"
@@ -146,7 +147,7 @@ class Drafts(NamedTuple):
 
 
 def _each(program: Program) -> float:
-    """Bytes of a token in the caches of a rank, on the fullest stage, where all layers keep it."""
+    """Cache bytes per token of a rank, on the fullest stage, if all layers retain the token."""
     at = Binding(B=1, T=0, C=FAR)
     return (
         max(float(at(size)) for size in reserved_bytes(program.phase("decode"), policy("unified", 1))) / FAR

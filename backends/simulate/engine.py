@@ -1,9 +1,8 @@
 """Engines to simulate: policy, capacity and step times, on one server or in pools.
 
-Order of the file: policy and capacity of the engine that a workload is estimated for (`engine_policy`,
-`engine_capacity`), which prefill and decode servers an engine joins (`check_pools`), `Profile`, an engine
-that serves a program on a device and runs load after load, and `Pools`, prefill and decode servers with a
-link.
+Order of the file: policy and capacity of the engine of a workload (`engine_policy`, `engine_capacity`), the
+supported combinations of prefill and decode servers (`check_pools`), `Profile`, an engine that serves a
+program on a device and runs load after load, and `Pools`, prefill and decode servers with a link.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def has_policy(job: Workload) -> bool:
 
 
 def engine_policy(job: Workload, chunked: bool | None = None) -> Policy:
-    """The policy of the engine that a workload is priced for; `chunked` overrides its own."""
+    """The policy of the engine of a workload; `chunked` overrides its default."""
     _pool(job)
     engine = cost_model_of(job).runs
     name = engine.name if engine else ""
@@ -69,12 +68,12 @@ def engine_policy(job: Workload, chunked: bool | None = None) -> Policy:
 
 
 def engine_capacity(job: Workload, drafts: Drafts | None = None) -> Capacity:
-    """The capacity of the engine that a workload is priced for; InputError where that is not known, or none.
+    """The capacity of the engine of a workload; InputError if it is unknown or zero.
 
-    No more sequences run than a step has tokens for, drafts included.
+    The number of running sequences is limited by the tokens of a step, drafts included.
     """
     pool, rows = _pool(job), drafts.rows if drafts else 1
-    dp, pages = job.program.parallelism.dp, pool.pages  # of ranks, each has a scheduler
+    dp, pages = job.program.parallelism.dp, pool.pages  # each rank has a scheduler
     total = int(pages.total * (drafts.share(job.program) if drafts else 1))
     block = min((group.tokens for group in pages.groups), default=pool.rule.block)
     if total < pages.state + (pages.groups != ()):
@@ -93,14 +92,14 @@ def engine_capacity(job: Workload, drafts: Drafts | None = None) -> Capacity:
 
 
 def step_times(program: Program, model: DeviceCostModel, drafts: Drafts | None) -> StepTimes:
-    """Prices of steps, which verify drafts if there are any."""
+    """The times of steps, with verification of drafts if there are any."""
     if drafts:
         return StepTimes(SpeculativeEstimator(program, model, drafts))
     return StepTimes(ProgramEstimator(program, model))
 
 
 def cost_model_of(job: Workload) -> DeviceCostModel:
-    """The cost model that a job is priced by."""
+    """The cost model of a job."""
     return job.model or job.prefill.plan.model
 
 
@@ -114,7 +113,7 @@ def check_load(load: Load, room: Capacity, fills: Policy) -> None:
 
 
 def max_request_tokens(room: Capacity, fills: Policy, shares: bool = False) -> int:
-    """Tokens that one request may have in the cache, on its rank; of drafts, too."""
+    """The largest number of tokens of one request in the cache of its rank, drafts included."""
     # One more where prefixes are shared: the block of the last token may be cached and be read again.
     blocks = room.pool(BlockPool, BlockPool)
     kept = fills.spare(room.blocks) + shares * blocks.pages_of_block + room.state
@@ -143,7 +142,7 @@ def _pool(job: Workload) -> KvPool:
 # Rules for prefill and decode servers
 
 Rule = Callable[[Program, Program], "str | None"]
-SOME = 4096  # tokens at which caches of two programs are compared
+SOME = 4096  # tokens at which the caches of two programs are compared
 
 
 def check_pools(engine: str, prefill: Program, decode: Program) -> None:
@@ -175,7 +174,7 @@ def check_drafts(prefill: Profile, decode: Profile) -> None:
 
 
 def _differ(prefill: Program, decode: Program) -> str:
-    """The splits in words, where they differ and caches lie split over ranks."""
+    """The splits as text, if they differ and caches are split over ranks."""
     one, two = prefill.parallelism.tp, decode.parallelism.tp
     whole = all(rank_bytes(p, 1, SOME) == p.cache_bytes(SOME) for p in (prefill, decode))
     return "" if one == two or whole else f"; here it is {one} and {two}"
@@ -186,8 +185,9 @@ def _stages(prefill: Program, decode: Program) -> tuple[int, int]:
 
 
 def _vllm(prefill: Program, decode: Program) -> str | None:
-    """docs/features/nixl_connector_compatibility.md of vLLM: "P TP == D TP" of hybrids with states; what can
-    differ is tp, the size of blocks and their number.
+    """docs/features/nixl_connector_compatibility.md of vLLM: "P TP == D TP" for hybrids with states.
+
+    Other models may differ in tp, in the size of blocks and in their number.
     """
     one, two = prefill.parallelism.tp, decode.parallelism.tp
     if (stages := _stages(prefill, decode))[0] != stages[1]:
@@ -212,14 +212,14 @@ def _sglang(prefill: Program, decode: Program) -> str | None:
 
 
 def _trtllm(prefill: Program, decode: Program) -> str | None:
-    """docs/source/1.0/features/disagg-serving.md: caches of all layers have as many heads, in one type."""
+    """docs/source/1.0/features/disagg-serving.md: caches of all layers have equal heads and one dtype."""
     if prefill.state_bytes_per_sequence:
         return "sends keys and values only; this model has states"
     return None
 
 
-# SGLang joins other splits of models that are no hybrids ("Performance is NOT guaranteed", common/conn.py),
-# and TensorRT-LLM any tp and pp; of vLLM's NixlConnector either side may have more ranks.
+# SGLang supports other splits of non-hybrid models ("Performance is NOT guaranteed", common/conn.py),
+# and TensorRT-LLM any tp and pp; with vLLM's NixlConnector either side may have more ranks.
 RULES: dict[str, Rule] = {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}
 
 
@@ -231,9 +231,9 @@ REPLICAS = 1000  # at most
 class Profile(Immutable):
     """An engine that serves a program on a device, with the limits of a `job`; `run` simulates a load.
 
-    Engines run data-parallel ranks that share nothing as `ranks` servers of their own. Then job, drafts and
-    prices are those of one of them. Tables of prices are kept from run to run. `priced` are prices of another
-    profile with the same steps.
+    Engines run independent data-parallel ranks as `ranks` separate servers; job, drafts and step times then
+    belong to one of them. Tables of step times are cached between runs. `priced` are the step times of
+    another profile with equal steps.
     """
 
     job: Workload
@@ -259,15 +259,17 @@ class Profile(Immutable):
         return f"<Profile {self.job.program.name} on {self.job.device.name}: {self.policy.name}>"
 
     def of(self, longest: int) -> Workload:
-        """The job for requests of up to so many tokens: some engines have room in a step for the longest."""
+        """The job for requests of up to `longest` tokens, because some engines reserve memory for the
+        longest.
+        """
         return replace(self.job, max_model_len=max(longest, 2))
 
     def capacity(self, longest: int) -> Capacity:
-        """The capacity for requests of up to so many tokens; InputError without room."""
+        """The capacity for requests of up to `longest` tokens; InputError if nothing fits."""
         return engine_capacity(self.of(longest), self.drafts)
 
     def prices(self) -> StepTimes:
-        """Prices of steps."""
+        """The step times."""
         return self._prices
 
     @cached_property
@@ -275,7 +277,7 @@ class Profile(Immutable):
         return step_times(self.job.program, cost_model_of(self.job), self.drafts)
 
     def decoding(self) -> Profile:
-        """The profile of a decode server: prompts of preempted requests are read beside decodes."""
+        """The profile of a decode server: prompts of preempted requests are prefilled next to decodes."""
         other = object.__new__(Profile)
         vars(other).update(vars(self) | {"policy": replace(self.policy, mixes=True), "_prices": self._prices})
         return other
@@ -317,12 +319,15 @@ class Profile(Immutable):
         replicas: int = 1,
         router: str | None = None,
     ) -> Simulation:
-        """A load served, without the requests that are too long: they are refused and counted.
+        """Simulate a load. Requests that are too long are refused and counted.
 
-        The first `warm_up` requests, by default two of each user in a closed loop, do not count in latencies,
-        nor in goodput, which is of requests within `max_ttft_s` and `max_tpot_s`. A `router` sends each
-        request to one of so many `replicas`, and of their ranks that share nothing: round-robin (the
-        default), random, least-loaded or prefix-aware.
+        Args:
+            load: The requests.
+            warm_up: Number of first requests excluded from latencies and goodput. The default is 0, and two
+                for each user in a closed loop.
+            max_ttft_s, max_tpot_s: Limits in seconds; goodput counts the requests within them.
+            replicas: Number of replicas; independent ranks of each count as servers too.
+            router: The router: round-robin (the default), random, least-loaded or prefix-aware.
         """
         copies = self.ranks * integer("replicas", replicas, 1, REPLICAS)
         deals = ROUTERS[check_router(router, copies)]
@@ -340,9 +345,9 @@ class Profile(Immutable):
 def result_fields(
     asked: Load, load: Load, warm_up: object, max_ttft_s: object, max_tpot_s: object
 ) -> dict[str, Any]:
-    """The fields of a result that say what counts; `asked` is the load with the requests that are refused.
+    """The fields of a result that define what counts; `asked` is the load including refused requests.
 
-    InputError for a warm-up of all requests, and for what is no limit.
+    InputError for a warm-up of all requests, and for invalid limits.
     """
     first = closed_loop_warm_up(load) if warm_up is None else integer("warm_up", warm_up)
     if first >= len(load):
@@ -367,7 +372,7 @@ class Pools(Immutable):
     channel: Channel
 
     def __init__(self, prefill: Profile, decode: Profile, link: str) -> None:
-        """InputError for pools that the engine refuses, and for a link that leads to no other server."""
+        """Raise InputError for pools that the engine refuses, and for a link to no other server."""
         engines = [profile.policy.name for profile in (prefill, decode)]
         if engines[0] != engines[1]:
             raise InputError(
@@ -386,15 +391,15 @@ class Pools(Immutable):
         return f"<Pools {self.prefill!r}, {self.decode!r}, {self.channel.name}>"
 
     def seconds(self, tokens: Array) -> Array:
-        """Seconds to send the caches of so many tokens.
+        """The seconds to send the caches of requests with these numbers of tokens.
 
-        Ranks send at once; the side whose ranks hold more each decides.
+        Ranks send at the same time; the side with more bytes per rank decides.
         """
         each = [np.broadcast_to(_rank_bytes(side, tokens), tokens.shape) for side in self._sides]
         return np.asarray(self.channel.seconds(np.maximum(*each)))
 
     def halves(self, load: Load) -> tuple[Load, Load]:
-        """The load of prefill servers, one token of each request; and that of decode servers, the rest."""
+        """The load of prefill servers, one token per request; and that of decode servers, the rest."""
         read = replace(load, generate=np.ones_like(load.generate), asked=None, limit=None)
         rest = decode_load(load)
         return read, self.decode.drafting(rest)
@@ -441,7 +446,7 @@ class Pools(Immutable):
     def routers(
         self, name: str, replicas: tuple[int, int], loads: tuple[Load, Load]
     ) -> tuple[Router, Router]:
-        """Routers to so many prefill and decode servers, of the `halves` of a load."""
+        """The routers to prefill and decode servers, for the `halves` of a load."""
         rooms = tuple(side.capacity(load.longest) for side, load in zip(self._sides, loads, strict=True))
         return _routers(name, replicas, loads, (rooms[0], rooms[1]))
 
@@ -453,7 +458,7 @@ class Pools(Immutable):
 def _server(
     kind: Callable[..., Server], profile: Profile, load: Load, checked: Load, arrival_s: Array
 ) -> Server:
-    """A prefill or decode server; InputError where it has no room for one of the requests `checked`."""
+    """A prefill or decode server; InputError if one of the requests `checked` does not fit."""
     room = profile.capacity(checked.longest)
     check_load(checked, room, profile.policy)
     return kind(profile.prices(), profile.policy, room, load, RequestTimeline(arrival_s.tolist()))
@@ -462,9 +467,9 @@ def _server(
 def _routers(
     name: str, replicas: Sequence[int], loads: tuple[Load, Load], rooms: tuple[Capacity, Capacity]
 ) -> tuple[Router, Router]:
-    """Those of prefill and of decode servers.
+    """The routers of prefill and of decode servers.
 
-    Prompts can be sent by their prefixes, caches cannot: they go to the least loaded decode server then.
+    Prompts can be routed by prefix, caches cannot: they are sent to the least loaded decode server then.
     """
     names = name, "least-loaded" if name == "prefix-aware" else name
     sides = zip(names, replicas, loads, rooms, strict=True)
@@ -473,7 +478,7 @@ def _routers(
 
 
 def _rank_bytes(profile: Profile, tokens: Array) -> Number:
-    """Bytes of the caches of so many tokens on a rank, those of a draft model included."""
+    """Cache bytes of `tokens` tokens on a rank, including a draft model's."""
     own = rank_bytes(profile.job.program, 1, tokens)
     drafter = profile.drafts and profile.drafts.drafter
     return own + rank_bytes(drafter, 1, tokens) if drafter else own

@@ -1,8 +1,8 @@
 """Blocks of a paged KV cache, and the prefix cache.
 
-`BlockPool` counts free blocks and the blocks that coming decode steps take; `GroupedBlockPool` does so where
-groups of layers share the blocks and windows free some. `PrefixCache` holds blocks that requests share or
-that are kept for later requests, by hashes of their tokens, as vLLM does (vllm/v1/core/block_pool.py).
+`BlockPool` counts free blocks and the blocks that future decode steps take; `GroupedBlockPool` does so if
+groups of layers share the blocks and windows free some. `PrefixCache` stores blocks that requests share or
+that later requests may use, by hashes of their tokens, as vLLM does (vllm/v1/core/block_pool.py).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from .load import Array, Load
 
 
 class BlockPool:
-    """Counts of blocks, `total` and `free`, of `size` tokens each; and of the blocks that decode steps take.
+    """Counts of blocks, `total` and `free`, of `size` tokens each; and the blocks that decode steps take.
 
-    A sequence that decodes writes a token a step, and takes a block in each step in which its context is a
-    multiple of `size`. Its turn, (step − context) mod size, is the same in all steps, so that counts of
-    sequences by turn say how many blocks any coming step takes.
+    A decoding sequence writes one token per step, and takes a block in each step in which its context is a
+    multiple of `size`. Its phase, (step − context) mod size, is constant. Counts of sequences by phase
+    therefore give the number of blocks that any future step takes.
 
     >>> blocks = BlockPool(10, 4)
     >>> blocks.free -= blocks.of(6) + blocks.of(8)
@@ -49,15 +49,15 @@ class BlockPool:
         self.free = total
 
     def join(self, context: int, step: int) -> None:
-        """A sequence decodes from this step on, with so many cached tokens before it."""
+        """Add a sequence that decodes from this step on, with `context` cached tokens."""
         self.turns[(step - context) % self.size] += 1
 
     def leave(self, context: int, step: int) -> None:
-        """A sequence decodes no more from this step on, with so many cached tokens before it."""
+        """Remove a decoding sequence from this step on, with `context` cached tokens."""
         self.turns[(step - context) % self.size] -= 1
 
     def of(self, tokens: int) -> int:
-        """Blocks that so many tokens of one sequence take."""
+        """The blocks of `tokens` tokens of one sequence."""
         if self.groups:
             return int(pages(self.groups, tokens))
         return -(-tokens // self.size)
@@ -70,14 +70,14 @@ class BlockPool:
 
     @property
     def pages_of_block(self) -> int:
-        """Pages of a block that sequences may share: those of layers that keep all tokens."""
+        """The pages per shareable block: those of layers that retain all tokens."""
         kept = [group for group in self.groups if group.kept is None and group.tokens == self.size]
         return sum(group.pages for group in kept) if self.groups else 1
 
     def chunk(self, cached: int, new: int) -> int:
-        """Blocks of a sequence while a step prefills `new` tokens of it, after so many cached ones.
+        """The blocks of a sequence while a step prefills `new` tokens of it, after `cached` ones.
 
-        Where steps overlap, the tokens of the step before are in flight, too.
+        If steps overlap, the tokens of the previous step are in flight too.
         """
         if not self.groups:
             return -(-(cached + new) // self.size)
@@ -97,12 +97,12 @@ class BlockPool:
         return self.turns[step % self.size]
 
     def go(self, step: int, steps: int) -> int:
-        """Takes the blocks of so many decode steps, from this one on; the number of blocks in use then."""
+        """Take the blocks of `steps` decode steps from this one on; return the number of blocks in use."""
         self.free = free = self.free - self.taken(step, steps)
         return self.total - free
 
     def taken(self, step: int, steps: int) -> int:
-        """Blocks that so many decode steps take, from this one on."""
+        """The blocks that `steps` decode steps take from this one on."""
         turns, size = self.turns, self.size
         first = step % size
         if steps == 1:
@@ -113,7 +113,7 @@ class BlockPool:
         return sum(turns[first:]) + rounds * sum(turns) + sum(turns[:rest])
 
     def steps(self, step: int, spare: int = 0) -> int:
-        """How many decode steps, from this one on, have enough free blocks, with some to `spare`."""
+        """The number of decode steps from this one on with enough free blocks, leaving `spare` free."""
         rounds, free = divmod(self.free - spare, sum(self.turns))
         found = rounds * self.size
         while (due := self.due(step + found)) <= free:
@@ -125,9 +125,9 @@ class BlockPool:
 class GroupedBlockPool(BlockPool):
     """Blocks that groups of layers share, where windows free the blocks that they leave.
 
-    A window takes blocks until it has its limit; from then on it frees a block for each that it takes. So a
-    sequence decodes like one without the group from that step on: `ends` is a heap of these steps, and
-    `ending` counts the sequences of each, by group and turn.
+    A window takes blocks up to its limit; after that it frees a block for each one that it takes. From that
+    step on the sequence decodes like one without the group: `ends` is a heap of these steps, and `ending`
+    counts the sequences of each, by group and phase.
 
     >>> blocks = GroupedBlockPool(10, 4, [CacheGroup(4), CacheGroup(4, kept=3)])
     >>> blocks.of(4), blocks.of(8), blocks.of(12), blocks.of(16)
@@ -149,7 +149,6 @@ class GroupedBlockPool(BlockPool):
         self.ending: Counter[tuple[int, int, int]] = Counter()
 
     def of(self, tokens: int) -> int:
-        """Blocks that so many tokens of one sequence take."""
         found = 0
         for size, pages_, limit, _ in self._sizes:
             blocks = -(-tokens // size)
@@ -157,7 +156,6 @@ class GroupedBlockPool(BlockPool):
         return found
 
     def chunk(self, cached: int, new: int) -> int:
-        """Blocks of a sequence while a step prefills `new` tokens of it, after so many cached ones."""
         budget, steps = self.in_flight
         flying, found = new + min(cached, (steps - 1) * budget) if steps else 1, 0
         for size, pages_, _, kept in self._sizes:
@@ -168,12 +166,10 @@ class GroupedBlockPool(BlockPool):
         return found
 
     def join(self, context: int, step: int) -> None:
-        """A sequence decodes from this step on, with so many cached tokens before it."""
         self._let_end(step)
         self._count(context, step, 1)
 
     def leave(self, context: int, step: int) -> None:
-        """A sequence decodes no more from this step on, with so many cached tokens before it."""
         self._let_end(step)
         self._count(context, step, -1)
 
@@ -203,7 +199,6 @@ class GroupedBlockPool(BlockPool):
         return self.taken(step, 1)
 
     def taken(self, step: int, steps: int) -> int:
-        """Blocks that so many decode steps take, from this one on."""
         if self.ends and self.ends[0][0] <= step:
             self._let_end(step)
         found, last = 0, step + steps
@@ -218,13 +213,12 @@ class GroupedBlockPool(BlockPool):
         return found
 
     def steps(self, step: int, spare: int = 0) -> int:
-        """How many decode steps, from this one on, have enough free blocks, with some to `spare`."""
         free = self.free - spare
         return largest_fit(lambda steps: self.taken(step, steps) <= free)
 
 
 def _times(first: int, last: int, turn: int, size: int) -> int:
-    """How many of the steps from `first` to before `last` have this turn."""
+    """The number of steps from `first` to before `last` with this phase."""
     return (last - 1 - turn) // size - (first - 1 - turn) // size
 
 
@@ -232,14 +226,14 @@ def _times(first: int, last: int, turn: int, size: int) -> int:
 
 
 class PrefixCache:
-    """Cached blocks by hashes of the tokens in them, as in vLLM (vllm/v1/core/block_pool.py).
+    """Cached blocks by hashes of their tokens, as in vLLM (vllm/v1/core/block_pool.py).
 
-    A hash stands for the whole blocks of some leading tokens. `users` counts the running requests that hold
-    the blocks of each hash, from when they are read, and `size` is the number of its blocks. Idle blocks,
-    which no request holds, are free; they stay in the cache until they are needed, and are evicted in the
-    order in which they were freed, of one request the last blocks first.
+    A hash represents the full blocks of a prefix. `users` counts the running requests that use the blocks of
+    each hash, once they are prefilled, and `size` is the number of its blocks. Idle blocks, which no request
+    uses, count as free. They stay in the cache until they are needed. Eviction follows the order in which
+    they were freed, with the last blocks of a request first.
 
-    Requests share the blocks of layers that keep all tokens, `pages` of the pool for each block. Those of
+    Requests share the blocks of layers that retain all tokens, `pages` of the pool for each block. Blocks of
     windows are counted for each request.
     """
 
@@ -252,8 +246,10 @@ class PrefixCache:
         self.size: dict[int, int] = {}
         self._idle: OrderedDict[int, None] = OrderedDict()
         self._spare = 0  # idle blocks, in pages
-        self._has: dict[int, list[int]] = {}  # hashes that each request holds
-        self._known: dict[int, tuple[int, int]] = {}  # leading hashes held; blocks held by hash
+        self._has: dict[int, list[int]] = {}  # the hashes that each request uses
+        self._known: dict[
+            int, tuple[int, int]
+        ] = {}  # number of leading hashes in use; blocks represented by hashes
 
     def kept(self, request: int) -> int:
         """Leading tokens of a request that are cached."""
@@ -267,7 +263,7 @@ class PrefixCache:
         return found
 
     def needed(self, request: int, cached: int) -> int:
-        """Free blocks that become its own with so many cached tokens: the idle ones, and those of windows."""
+        """The free blocks that a request with `cached` cached tokens takes: idle ones, and of windows."""
         idle = sum(self.size[each] for each in self._first(request, cached) if not self.users[each])
         return idle * self.pages + self._apart(cached)
 
@@ -279,7 +275,7 @@ class PrefixCache:
         return self.hashes[request][: -(-cached // self.tokens)]
 
     def admit(self, request: int, cached: int) -> None:
-        """A request holds its cached blocks, and with them all blocks of their hashes."""
+        """Let a request use its cached blocks, including all blocks of their hashes."""
         held = self._has[request] = list(self._first(request, cached))
         self._known[request] = len(held), cached // self.blocks.size
         self.blocks.free -= self._apart(cached)
@@ -291,9 +287,10 @@ class PrefixCache:
             self.users[each] += 1
 
     def read(self, request: int, done: int) -> None:
-        """So many tokens of a request are read: others may share its blocks, if all of a hash are read.
+        """Record that `done` tokens of a request are prefilled: others may share its blocks of complete
+        hashes.
 
-        Where another request's blocks stand for a hash, its own may do so once those are evicted.
+        If another request's blocks represent a hash, this request's blocks may do so once those are evicted.
         """
         first, own = self._known[request]
         hashes, size, covered = self.hashes[request], self.blocks.size, self.covered[request]
@@ -310,7 +307,7 @@ class PrefixCache:
         self._known[request] = first, own
 
     def leave(self, request: int, tokens: int) -> None:
-        """A request with so many cached tokens frees its blocks."""
+        """Free the blocks of a request with `tokens` cached tokens."""
         self.evict(self.blocks.free)
         self.read(request, tokens)
         _, own = self._known.pop(request)
@@ -333,7 +330,7 @@ class PrefixCache:
         return left
 
     def evict(self, free: int) -> None:
-        """Drops idle blocks from the cache until no more than so many are left, as others took them."""
+        """Evict idle blocks until at most `free` are left, because others took them."""
         while self._spare > free:
             each, _ = self._idle.popitem(last=False)
             del self.users[each]

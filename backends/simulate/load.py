@@ -52,16 +52,15 @@ from llmir.base.values import Figures, Immutable, figure
 # Accepted tokens of speculative decoding
 
 GROUP = 256  # requests that are drawn together
-GROUPS = 64  # groups that are kept
+GROUPS = 64  # groups that are cached
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class AcceptedTokens(Immutable):
-    """Tokens that each step yields of each request: the drafts before the first wrong one, and one more.
+    """The tokens that each step yields for each request: the drafts before the first rejected one, plus one.
 
-    `tokens` drafts are verified in a step, each right with chance `acceptance`. Of each request as many steps
-    are drawn as it could need, `lengths`: its tokens after the first one. A group of requests is drawn at
-    once.
+    A step verifies `tokens` drafts, each accepted with probability `acceptance`. For each request as many
+    steps are drawn as it could need, `lengths`: its tokens after the first one. Requests are drawn in groups.
     """
 
     tokens: int
@@ -77,7 +76,7 @@ class AcceptedTokens(Immutable):
 
     @cached_property
     def _ends(self) -> list[int]:
-        """Where the draws of each request end among those of its group."""
+        """The end of each request's draws within its group."""
         found = np.cumsum(self.lengths)
         before = np.concatenate([[0], found])[: len(found) : GROUP]
         ends: list[int] = (found - np.repeat(before, GROUP)[: len(found)]).tolist()
@@ -113,18 +112,18 @@ FAR = 1 << 32  # more blocks than any session has
 class Load(Figures):
     """Requests in the order of arrival; arrays have an entry for each.
 
-    `prompt` tokens come in, of which `cached` are in the cache already, and `generate` tokens go out.
-    Requests arrive at `arrival_s`, or there are so many `users`, each of whom asks again when answered; these
-    requests reach the server `apart_s` apart at least.
+    `prompt` are the input tokens, of which `cached` are in the prefix cache, and `generate` the output
+    tokens. Requests arrive at `arrival_s`. Alternatively, each of `users` users sends a request after each
+    response; these requests reach the server at least `apart_s` apart.
 
-    - Prefixes: `hashes` of the leading tokens of each prompt, where they are known (`kv_blocks.py`).
-    - Cancellation: `asked` is how many tokens each asks for, where some are cancelled before. A request is
-      given up `timeout_s` after it came, and after its own `leave_s`.
-    - Sessions: `sessions` is the session of each request. Later turns come `think_s` after the answer before.
-    - Drafts: `drafts` are the tokens that a step verifies of each, and the chance that one is right; what
-      steps yield is drawn by `seed`.
-    - Lengths: `limit` is the longest answer that their law gives, whether it is drawn or not; None of a law
-      without one.
+    - Prefixes: `hashes` of the prefix of each prompt, if known (`kv_blocks.py`).
+    - Cancellation: `asked` is the requested number of tokens, if some requests are canceled earlier. A client
+      gives up a request `timeout_s` after its arrival, or after its own `leave_s`.
+    - Sessions: `sessions` is the session of each request. Later turns arrive `think_s` after the previous
+      response.
+    - Drafts: `drafts` are the verified tokens per step and the acceptance; the yields of steps are drawn with
+      `seed`.
+    - Lengths: `limit` is the longest possible output of the distribution; None if it is unbounded.
     """
 
     prompt: Array
@@ -158,7 +157,7 @@ class Load(Figures):
 
     @figure
     def stays_s(self) -> Array | None:
-        """How long the client of each waits for its answer; None where all wait as long as it takes."""
+        """The time each client waits for the response; None if all wait without limit."""
         if self.leave_s is None:
             return None if self.timeout_s is None else np.full(len(self), self.timeout_s)
         return np.minimum(self.leave_s, np.inf if self.timeout_s is None else self.timeout_s)
@@ -184,9 +183,9 @@ class Load(Figures):
         return found
 
     def hashed(self, block: int) -> tuple[Sequence[Sequence[int]], Array, int]:
-        """Hashes of the leading tokens of each request, how many tokens they cover, and how many one covers.
+        """Hashes of the prefix of each request, the tokens that they cover, and the tokens per hash.
 
-        Sessions have a hash for each block of so many tokens.
+        Sessions have a hash for each block of `block` tokens.
         """
         if self.sessions is None:
             return self.hashes, self.prompt, TOKENS
@@ -195,12 +194,12 @@ class Load(Figures):
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest request, prompt and answer."""
+        """Tokens of the longest request, prompt plus output."""
         return sum(self.longest_request)
 
     @figure
     def longest_request(self) -> tuple[int, int]:
-        """Its prompt and its answer: of a law with a limit, the longest that may come."""
+        """The prompt and output of the longest request; the largest possible output if it is bounded."""
         if self.limit is not None:
             return int(self.prompt.max()), self.limit
         at = int(self.reserved.argmax())
@@ -208,21 +207,21 @@ class Load(Figures):
 
     @property
     def rate(self) -> float | None:
-        """Requests that arrive in a second; None of users, and where all come at once.
+        """The arrival rate per second; None for users, and if all requests arrive at once.
 
-        Of sessions all turns count, over the time in which sessions begin: the rate in the long run.
+        For sessions all turns count, over the time in which sessions begin: the long-run rate.
         """
         span = float(self.arrival_s[-1] - self.arrival_s[0])
         return (len(self) - 1) / span if span else None
 
     @property
     def talks(self) -> int | None:
-        """How many sessions there are; None where requests are not turns of sessions."""
+        """The number of sessions; None without sessions."""
         return None if self.sessions is None else int((self.after < 0).sum())
 
     @property
     def sessions_per_s(self) -> float | None:
-        """How many sessions begin in a second; None without sessions."""
+        """The sessions that begin per second; None without sessions."""
         if self.sessions is None:
             return None
         begin = self.arrival_s[self.after < 0]
@@ -230,9 +229,9 @@ class Load(Figures):
         return (len(begin) - 1) / span if span else None
 
     def hit(self, share: float) -> Load:
-        """The same requests with a share of each prompt cached; its last token is always read.
+        """The load with a share of each prompt cached; the last token is always prefilled.
 
-        InputError where hashes or sessions say what is cached.
+        InputError if hashes or sessions determine the cached tokens.
         """
         if share and self.shares:
             raise InputError(f"prefix_hits: {share:g}; hashes or sessions say what is in the cache")
@@ -247,7 +246,7 @@ class Load(Figures):
         return replace(self, hashes=hashes, limit=None, **some)
 
     def cancelled(self, share: float, rng: np.random.Generator) -> Load:
-        """The same requests, a share of which is cancelled after a random part of the answer."""
+        """The load with a share of requests canceled after a random part of the output."""
         stops = rng.integers(1, self.generate + 1)
         chosen = rng.random(len(self)) < share
         return replace(self, generate=np.where(chosen, stops, self.generate), asked=self.generate)
@@ -259,9 +258,9 @@ Draw = Callable[[np.random.Generator, int], Array]
 
 
 class LengthDistribution(NamedTuple):
-    """A distribution: what its numbers are, the least of each, and how so many lengths are drawn.
+    """A distribution: the names of its parameters, their lower bounds, and the sampling function.
 
-    The number `limit` is the longest length that it draws; None where there is no such number.
+    `limit` is the index of the parameter that is the largest length; None if the distribution is unbounded.
     """
 
     takes: tuple[str, ...]
@@ -287,9 +286,9 @@ LAWS = {
 
 
 def length_distribution(name: str, said: object) -> Draw:
-    """What draws lengths as `said`, a number of tokens or a law with its numbers; at least 1, rounded.
+    """Build a sampling function for a number of tokens or a distribution; lengths are rounded, at least 1.
 
-    InputError for a law that nobody knows, or numbers that it does not take.
+    InputError for an unknown distribution or invalid parameters.
     """
     word, values = _law(name, said)
 
@@ -336,11 +335,11 @@ def _law(name: str, said: object) -> tuple[str, list[float]]:
 # InferenceX sends 10 · concurrency prompts, and warms up with 2 · concurrency: `--num-prompts` and
 # `--num-warmups` in benchmarks/benchmark_lib.sh of SemiAnalysisAI/InferenceX.
 ROUNDS, WARM_ROUNDS = 10, 2
-SOME, LEAST_ROUNDS, MOST = 10_000, 4, 100_000  # requests by default, where there are many users
+SOME, LEAST_ROUNDS, MOST = 10_000, 4, 100_000  # default requests with many users
 
 
 def closed_loop_requests(users: int) -> int:
-    """The number of requests of so many users by default: ten each, fewer of more than 1,000 users."""
+    """The default number of requests of a closed loop: ten per user, fewer beyond 1,000 users."""
     return min(max(min(ROUNDS * users, SOME), LEAST_ROUNDS * users), MOST)
 
 
@@ -351,7 +350,7 @@ def closed_loop_warm_up(load: Load) -> int:
 
 
 def spread_lengths(tokens: int) -> str:
-    """The law of answers of up to so many tokens, as benchmark clients draw them.
+    """The distribution of outputs of up to `tokens` tokens, as benchmark clients draw them.
 
     >>> spread_lengths(1000), spread_lengths(1)
     ('uniform:800,1000', 'uniform:1,1')
@@ -373,9 +372,9 @@ def sample_load(
     seed: int = 0,
     cancel: float = 0.0,
 ) -> Load:
-    """Requests of random lengths, at random times or as `users` are answered; a seed gives the same again.
+    """Requests with random lengths, at random times or after responses to `users`; reproducible by seed.
 
-    A share `cancel` of them is cancelled after a random part of the answer.
+    A share `cancel` of them is canceled after a random part of the output.
     """
     streams = [np.random.default_rng(seq) for seq in np.random.SeedSequence(seed).spawn(4)]
     tokens = length_distribution("prompt", prompt)(streams[0], requests)
@@ -387,19 +386,20 @@ def sample_load(
 
 
 def arrival_times(rate: float, requests: int, burstiness: float, rng: np.random.Generator) -> Array:
-    """Random arrival times, `rate` a second on average; gaps have a gamma law with the shape `burstiness`.
+    """Random arrival times with mean rate `rate` per second; gaps have a gamma distribution of shape
+    `burstiness`.
 
-    1 is a Poisson process; n is what each of n servers gets of one, if they are sent requests in turn.
+    1 is a Poisson process; n is the arrival process at each of n servers behind a round-robin router.
     """
     return np.cumsum(rng.gamma(burstiness, 1 / (rate * burstiness), requests))
 
 
 def session_turns(load: Load, turns: object, think_s: float, seed: int) -> Load:
-    """The same requests as turns of sessions: prompts begin with all earlier prompts and answers.
+    """Group requests into turns of sessions: prompts begin with all earlier prompts and outputs.
 
-    `turns` is the law of how many a session has. Sessions begin when requests came; before each later turn
-    the user thinks for an exponential time with the mean `think_s`. `cached` has the earlier tokens, which a
-    server finds if it still has them.
+    `turns` is the distribution of the number of turns. Sessions begin at the arrival times; before each later
+    turn the user thinks for an exponential time with mean `think_s`. `cached` contains the earlier tokens,
+    which a server finds if they are still in its cache.
     """
     one, two = (np.random.default_rng(seq) for seq in np.random.SeedSequence((seed, 1)).spawn(2))
     ends = np.cumsum(length_distribution("turns", turns)(one, len(load)))
@@ -424,9 +424,9 @@ FIRST = 5  # wrong rows that an error names
 
 
 class TraceFormat(NamedTuple):
-    """The names of a row's time, prompt and answer, and the seconds of a time; and of cancellations.
+    """The names of the columns for time, prompt and output, the conversion of times, and cancellations.
 
-    Those are the tokens after which a client leaves, and the time at which it does.
+    Cancellation columns are the tokens after which a client leaves, and the time at which it leaves.
     """
 
     time: str
@@ -495,7 +495,7 @@ def trace_load(path: Path, speed: float = 1.0) -> Load:
 
 
 class TraceRow(NamedTuple):
-    """A request: when it comes, its tokens, after how many and how many seconds its client leaves."""
+    """A request: its arrival, its tokens, and the tokens and seconds after which its client leaves."""
 
     time_s: float
     prompt: int
@@ -509,7 +509,7 @@ def _before(row: TraceRow, rows: list[TraceRow]) -> bool:
     return bool(rows) and row.time_s < rows[-1].time_s
 
 
-Lines = Iterator[tuple[int, "TraceRow | str"]]  # and in place of a row what is wrong with it
+Lines = Iterator[tuple[int, "TraceRow | str"]]  # or the error in place of a row
 
 
 def _csv(path: Path) -> Lines:
@@ -534,7 +534,7 @@ def _json(path: Path) -> Lines:
 
 
 class _TraceRowError(Exception):
-    """What is wrong with a row."""
+    """The error in a row."""
 
 
 def _row(form: TraceFormat, row: Mapping[str, Any]) -> TraceRow | str:

@@ -42,7 +42,7 @@ class Replications(Figures, Result, PageExport):
 
     @figure
     def latencies(self) -> Mapping[str, Mapping[str, Interval]]:
-        """By figure the intervals of its mean and percentiles; only figures that all runs have."""
+        """The intervals of mean and percentiles, by latency; only latencies that all runs have."""
         each = [run.latencies for run in self.runs]
         found = {name: [spread for run in each if (spread := run[name])] for name in each[0]}
         whole = {name: np.array(spreads) for name, spreads in found.items() if len(spreads) == len(self.runs)}
@@ -61,12 +61,12 @@ class Replications(Figures, Result, PageExport):
 
     @property
     def overloaded(self) -> int:
-        """In how many runs waits grow."""
+        """The number of runs in which waits grow."""
         return sum(bool(run.overloaded) for run in self.runs)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know of any run."""
+        """The notes of all runs."""
         return tuple(dict.fromkeys(note for run in self.runs for note in run.notes))
 
     def to_dict(self) -> dict[str, Any]:
@@ -88,13 +88,12 @@ class Replications(Figures, Result, PageExport):
 
 @dataclass(frozen=True, eq=False)
 class RateSeries(Figures, Result, PageExport):
-    """Runs of one server, each at another rate, or so many replications at each rate."""
+    """Runs of one server at several rates, or replications at each rate."""
 
     runs: tuple[Simulation, ...] | tuple[Replications, ...]
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know."""
         return self.runs[0].notes
 
     def to_dict(self) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from .step_times import StepTimes
 
 
 class SimulatedServer(Protocol):
-    """A server whose loads are simulated (`engine.Profile`)."""
+    """A server with simulated loads (`engine.Profile`)."""
 
     @property
     def policy(self) -> Policy:
@@ -40,7 +40,7 @@ class SimulatedServer(Protocol):
 
     @property
     def ranks(self) -> int:
-        """The number of its data-parallel ranks, if they run as servers of their own."""
+        """The number of data-parallel ranks that run as separate servers."""
 
     @property
     def drafts(self) -> Drafts | None:
@@ -55,8 +55,8 @@ class SimulatedServer(Protocol):
 
 # Limits and overload
 
-GROWTH = 0.01  # seconds a second; waits that grow faster are of an overload, by 1% at least
-FEW = 50  # requests; the waits of fewer say too little about growth
+GROWTH = 0.01  # seconds per second; faster growth of waits indicates an overload of at least 1%
+FEW = 50  # requests; the waits of fewer do not show growth reliably
 ENOUGH = 3000  # requests with which a server is saturated, at least
 # Requests for each that runs at once. With 3 of 1,024 a server answers 5% more than it does for long, with 10
 # less than 1% more.
@@ -66,7 +66,7 @@ TURNS = 10
 def within_limits(
     ttft_s: Array, tpot_s: Array, most_ttft_s: float | None, most_tpot_s: float | None
 ) -> Array:
-    """Whether each request is within the limits of TTFT and TPOT, which is NaN of a single token."""
+    """Whether each request is within the limits of TTFT and TPOT; TPOT is NaN for a single token."""
     found = np.ones(ttft_s.shape, dtype=bool)
     if most_ttft_s is not None:
         found &= ttft_s <= most_ttft_s
@@ -76,7 +76,7 @@ def within_limits(
 
 
 def wait_growth(arrival_s: Array, queue_s: Array) -> float:
-    """Seconds by which waits grow in a second: the slope of a line fitted to all but the first fifth."""
+    """The growth of waits in seconds per second: the slope of a line fitted to all except the first fifth."""
     part = slice(len(arrival_s) // 5, None)
     comes, waits = arrival_s[part] - arrival_s[part].mean(), queue_s[part] - queue_s[part].mean()
     spread = float(comes @ comes)
@@ -84,12 +84,12 @@ def wait_growth(arrival_s: Array, queue_s: Array) -> float:
 
 
 def saturation_rate(prices: StepTimes, policy: Policy, capacity: Capacity, load: Load) -> float:
-    """Requests a second that a server answers while some always wait: no larger rate is stable.
+    """The requests per second that a server serves while some always wait: the largest stable rate.
 
-    That is the saturation rule (Baccelli and Foss 1995). `ENOUGH` requests of the load, or `TURNS` times as
-    many as run at once, come at once; again and again if the load has fewer. What is answered counts from the
-    end of the first fifth to the start of the last request, of each request the part that it is served in
-    that time: equal requests end in waves, of which no whole number may end then.
+    This is the saturation rule (Baccelli and Foss 1995). `ENOUGH` requests of the load, or `TURNS` times the
+    number that runs at once, arrive together; requests repeat if the load has fewer. Completed work counts
+    from the end of the first fifth to the start of the last request. Each request counts with the part of its
+    service within this time, because equal requests end in waves.
     """
     sizes = int(load.prompt.mean()), int((load.prompt + load.generate).mean())
     count = max(ENOUGH, TURNS * capacity.requests(*sizes))
@@ -134,15 +134,15 @@ class LatencySpread(NamedTuple):
 class Simulation(Figures, Result, PageExport):
     """The requests of a `load`, served by an engine with the program, device and limits of a `profile`.
 
-    Arrays by request, times in seconds: `arrival_s`, `start_s` when it is first read, `first_s` when it has
-    its first token, `end_s`; `preemptions`; `made`, the tokens that it got; and `cached`, the tokens of its
-    prompt that were in the cache when it was first admitted. Of a request that was given up, a time that
-    never was is infinite. In no order of requests: `joined_s`, when prompts were read that have more tokens
-    to decode, and `resumed_s`, seconds between two tokens around a preemption.
+    Arrays by request, times in seconds: `arrival_s`, `start_s` (prefill begins), `first_s` (first token),
+    `end_s`; `preemptions`; `made`, its output tokens; and `cached`, the prompt tokens in the prefix cache at
+    first admission. If a request is given up, times of events that did not happen are infinite. Not ordered
+    by request: `joined_s`, the times at which requests begin to decode, and `resumed_s`, the seconds between
+    two tokens around a preemption.
 
-    `log` has the columns `LOG`; `most_blocks` is the most that were in use at once. `refused` requests were
-    longer than `max_model_len` and are in no array. The first `warm_up` requests do not count in latencies
-    and goodput, which is of requests within `max_ttft_s` and `max_tpot_s`.
+    `log` has the columns `LOG`; `most_blocks` is the largest number of blocks in use. `refused` requests were
+    longer than `max_model_len` and are in no array. The first `warm_up` requests are excluded from latencies
+    and goodput, which counts requests within `max_ttft_s` and `max_tpot_s`.
     """
 
     profile: SimulatedServer
@@ -166,7 +166,7 @@ class Simulation(Figures, Result, PageExport):
 
     @classmethod
     def of(cls, profile: SimulatedServer, server: Server, load: Load, **counted: Any) -> Simulation:
-        """The result when a server has served a load; `counted` is what `counts` gives."""
+        """The result of a server after a load; `counted` is the result of `counts`."""
         columns = {name: np.array(getattr(server.course, name)) for name in TIMELINE_COLUMNS}
         arrays: dict[str, Any] = {**columns, "cached": np.array(server.prefix_tokens), "log": server.events}
         return cls(profile, server.capacity, load, most_blocks=server.most_held, **arrays, **counted)
@@ -188,54 +188,54 @@ class Simulation(Figures, Result, PageExport):
 
     @property
     def duration_s(self) -> float:
-        """From the first arrival to the last token."""
+        """Seconds from the first arrival to the last token."""
         return float(self.end_s.max() - self.arrival_s.min()) if len(self.load) else 0.0
 
     @figure
     def places(self) -> Mapping[str, Array]:
-        """Where each request was served, by column; empty for one server."""
+        """The server of each request, by column; empty for one server."""
         return {}
 
     @figure
     def given_up(self) -> Array:
-        """Of each request, whether it was given up before it had all its tokens."""
+        """Whether each request was given up before it had all its tokens."""
         return np.asarray(self.made < self.load.generate)
 
     @property
     def cancelled(self) -> int:
-        """How many requests were cancelled by their clients, before all tokens that they asked for."""
+        """The number of requests that clients canceled before the requested tokens were complete."""
         return int((self.load.reserved > self.load.written).sum())
 
     @figure
     def ttft_s(self) -> Array:
-        """From arrival to first token; NaN where there is none."""
+        """Seconds from arrival to first token; NaN if there is none."""
         return elapsed(self.arrival_s, self.first_s)
 
     @figure
     def queue_s(self) -> Array:
-        """From arrival until the prompt is first read; NaN where it never was."""
+        """Seconds from arrival to the start of prefill; NaN if it never started."""
         return elapsed(self.arrival_s, self.start_s)
 
     @figure
     def prefill_s(self) -> Array:
-        """From when the prompt is first read to the first token."""
+        """Seconds from the start of prefill to the first token."""
         return elapsed(self.start_s, self.first_s)
 
     @figure
     def e2e_s(self) -> Array:
-        """From arrival to last token; NaN of what was given up."""
+        """Seconds from arrival to last token; NaN if given up."""
         return np.where(self.given_up, np.nan, self.end_s - self.arrival_s)
 
     @figure
     def tpot_s(self) -> Array:
-        """The mean time of a token after the first; NaN of one token, and of what was given up."""
+        """Mean time per token after the first; NaN for one token, and if given up."""
         later = np.where(self.given_up, 0, self.load.generate - 1)
         none = np.full(len(later), np.nan)
         return np.asarray(np.divide(self.end_s - self.first_s, later, out=none, where=later > 0))
 
     @figure
     def latencies(self) -> Mapping[str, LatencySpread | None]:
-        """The spread of each figure over requests, and of `itl` over tokens; None where there is no value."""
+        """The distribution of each latency over requests, and of `itl` over tokens; None without values."""
         names = ("ttft", "queue", "prefill", "tpot", "e2e")
         found = {name: latency_spread(getattr(self, f"{name}_s")[self.warm_up :]) for name in names}
         last = found.pop("e2e")
@@ -243,7 +243,7 @@ class Simulation(Figures, Result, PageExport):
 
     @property
     def _gaps(self) -> tuple[Array, Array]:
-        """Times between tokens, and how many of each, from the first arrival on that counts."""
+        """The times between tokens with their counts, from the first counted arrival on."""
         log = self.log
         if self.warm_up:
             log = log[log[:, LOG.index("start_s")] >= self.arrival_s[self.warm_up]]
@@ -251,7 +251,7 @@ class Simulation(Figures, Result, PageExport):
 
     @figure
     def within(self) -> Array:
-        """Of each request, whether it is within the limits."""
+        """Whether each request is within the limits."""
         return ~self.given_up & within_limits(self.ttft_s, self.tpot_s, self.max_ttft_s, self.max_tpot_s)
 
     @property
@@ -279,9 +279,9 @@ class Simulation(Figures, Result, PageExport):
 
     @property
     def overloaded(self) -> bool | None:
-        """Whether more comes than can be answered, or waits grow.
+        """Whether requests arrive faster than they complete, or waits grow.
 
-        None of users, who wait for answers, and of fewer than `FEW` requests.
+        None for users, who wait for responses, and for fewer than `FEW` requests.
         """
         if self.load.users or len(self.load) < FEW:
             return None
@@ -301,7 +301,7 @@ class Simulation(Figures, Result, PageExport):
 
     @property
     def requests_per_s(self) -> float:
-        """Requests answered in a second."""
+        """Completed requests per second."""
         return self._rate(~self.given_up)
 
     @property
@@ -312,9 +312,9 @@ class Simulation(Figures, Result, PageExport):
     def _rate(self, counts: Array) -> float:
         """The sum of counts by request over time.
 
-        In a closed loop it is that of the steady state, by Little's law: users times the counts of some
-        requests, over the seconds that these take. They are the requests after the warm-up that end while
-        all users are there, thus all but the last one of each user.
+        In a closed loop it is the steady-state rate by Little's law: users times the counts of some requests,
+        over the seconds that these take. These are the requests after the warm-up that end while all users
+        are active, thus all except the last one of each user.
         """
         users = self.load.users or len(self.load)
         some = slice(self.warm_up, max(len(self.load) - users, 0))
@@ -324,17 +324,17 @@ class Simulation(Figures, Result, PageExport):
 
     @property
     def prefix_hits(self) -> float:
-        """The share of the tokens of all prompts that was cached when they were first admitted."""
+        """The share of all prompt tokens that were cached at first admission."""
         return float(self.cached.sum() / max(self.load.prompt.sum(), 1))
 
     @property
     def steps(self) -> int:
-        """How many steps there were."""
+        """The number of steps."""
         return int(self.events["steps"].sum())
 
     @property
     def busy(self) -> float:
-        """The share of the time in which the server ran a step."""
+        """The share of time in which the server runs a step."""
         return float(self.events["time_s"].sum()) / self.duration_s if self.duration_s else 1.0
 
     @property
@@ -345,13 +345,13 @@ class Simulation(Figures, Result, PageExport):
 
     @property
     def spending(self) -> ServingCost:
-        """What the devices cost and draw, during steps and over all the time."""
+        """Cost and energy of the devices, during steps and in total."""
 
         return serving_cost(self)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know."""
+        """The notes for the user."""
         many = f"{self.refused:,} requests have" if self.refused > 1 else "1 request has"
         long = (f"{many} more tokens than the model may have; refused, and not in any figure",)
         drafts = self.profile.drafts
@@ -362,7 +362,7 @@ class Simulation(Figures, Result, PageExport):
 
     @property
     def max_requests(self) -> int:
-        """How many of the longest requests run at once without preemption, whenever each began."""
+        """The number of the longest requests that run at once without preemption, at any ages."""
         prompt, answer = self.load.longest_request
         return self.capacity.requests(prompt, prompt + answer + self.capacity.rows - 2)
 
@@ -416,7 +416,7 @@ def elapsed(first: Array, then: Array) -> Array:
 
 
 def latency_spread(seconds: Array, weights: Array | None = None) -> LatencySpread | None:
-    """The spread of seconds, each counted as often as its weight says; NaN does not count. None of none."""
+    """The distribution of seconds with weights; NaN is ignored. None without values."""
     if weights is None:
         known = seconds[~np.isnan(seconds)]
         each = map(float, np.percentile(known, QUANTILES)) if known.size else ()
@@ -440,9 +440,9 @@ BY_REQUEST = ("arrival_s", "start_s", "first_s", "end_s", "preemptions", "made",
 class ReplicaSimulation(Simulation):
     """Requests that a `router` sent to several replicas of a server.
 
-    `place` is the replica of each request, `step` the replica of each row of the log. `replicas` has a
-    simulation of each, with its own requests. Blocks and sequences (`capacity`, `most_blocks`) are those of
-    one replica.
+    `place` is the replica of each request, `step` the replica of each row of the log. `replicas` contains a
+    simulation of each with its requests. Blocks and sequences (`capacity`, `most_blocks`) are those of one
+    replica.
     """
 
     router: str = ""
@@ -454,7 +454,7 @@ class ReplicaSimulation(Simulation):
     def of_run(
         cls, profile: SimulatedServer, run: RunningReplicas, load: Load, warm_up: int = 0, **more: Any
     ) -> ReplicaSimulation:
-        """The result of a run that is over; requests that came to no replica are left out."""
+        """The result of a finished run; requests that reached no replica are excluded."""
         placed = np.array(run.place) >= 0
         place = np.array(run.place)[placed]
         first = int(placed[:warm_up].sum())
@@ -483,7 +483,7 @@ class ReplicaSimulation(Simulation):
 
     @property
     def _gaps(self) -> tuple[Array, Array]:
-        """Those of each replica, as a token follows one of the same replica."""
+        """The gaps of each replica, because consecutive tokens come from one replica."""
         gaps = [one._gaps for one in self.replicas if len(one.load) > one.warm_up]
         return np.concatenate([s for s, _ in gaps]), np.concatenate([n for _, n in gaps])
 
@@ -494,12 +494,12 @@ class ReplicaSimulation(Simulation):
 
     @property
     def max_requests(self) -> int:
-        """How many of the longest requests run at once on all replicas, as many on each."""
+        """The number of the longest requests that run at once on all replicas, equal on each."""
         return len(self.replicas) * super().max_requests
 
     @property
     def busy(self) -> float:
-        """The share of the time in which a replica runs a step, on average."""
+        """The mean share of time in which a replica runs a step."""
         return super().busy / len(self.replicas)
 
     @figure
@@ -526,7 +526,7 @@ def _figures(replica: Simulation, duration_s: float) -> Mapping[str, Any]:
 
 
 def _part(whole: Simulation, kept: Array, warm_up: int) -> Simulation:
-    """The requests that a mask keeps; the first `warm_up` of all do not count in the part either."""
+    """The requests of a mask; the first `warm_up` of all requests are excluded in the part too."""
     arrays = {name: getattr(whole, name)[kept] for name in BY_REQUEST}
     # A router sends users now here, now there.
     load = whole.load if kept.all() else replace(whole.load.only(kept), users=None)
@@ -542,11 +542,11 @@ def _none() -> Array:
 
 @dataclass(frozen=True, eq=False)
 class PoolSimulation(Simulation):
-    """Requests that `prefill` servers read and `decode` servers went on with.
+    """Requests that `prefill` servers prefilled and `decode` servers decoded.
 
-    By request `sent_s` is when its cache starts on the `channel`, and `came_s` when it is there; NaN where no
-    cache was sent. `step` is the server of each row of the log, prefill servers first. The profile, blocks
-    and sequences are those of a decode server.
+    By request, `sent_s` and `came_s` are the start and end of the cache transfer over the `channel`; NaN if
+    no cache was sent. `step` is the server of each row of the log, prefill servers first. Profile, blocks and
+    sequences are those of a decode server.
     """
 
     prefill: ReplicaSimulation | None = None
@@ -566,7 +566,7 @@ class PoolSimulation(Simulation):
         channel: Channel,
         **counted: Any,
     ) -> PoolSimulation:
-        """The result of a run that is over, from those of both kinds of servers."""
+        """The result of a finished run, from those of both kinds of servers."""
         goes_on = np.array(run.decode.place) >= 0
         shared: dict[str, Any] = {f.name: getattr(prefill, f.name) for f in fields(Simulation) if f.init}
         for name in ("profile", "capacity", "most_blocks", "joined_s", "resumed_s"):
@@ -587,7 +587,7 @@ class PoolSimulation(Simulation):
 
     @figure
     def goes_on(self) -> Array:
-        """Whether the cache of each was sent: not if it asked for one token, or left before."""
+        """Whether the cache of each request was sent: not for a single token, or if the client left."""
         return ~np.isnan(self.sent_s)
 
     @property
@@ -615,12 +615,12 @@ class PoolSimulation(Simulation):
 
     @figure
     def transfer_s(self) -> Array:
-        """From the first token until the cache is at the decode server."""
+        """Seconds from the first token until the cache is at the decode server."""
         return np.asarray(self.came_s - self.first_s)
 
     @figure
     def admission_s(self) -> Array:
-        """From the arrival of the cache at the decode server until the request is admitted there."""
+        """Seconds from the arrival of the cache at the decode server until the request is admitted there."""
         return elapsed(self.came_s, self._of_decode(self._both[1].start_s))
 
     @figure
@@ -645,29 +645,29 @@ class PoolSimulation(Simulation):
 
     @property
     def carried_rate(self) -> float:
-        """Requests a second whose caches the links carry at most: a transfer takes one at each end."""
+        """The largest rate of requests per second that links can carry; a transfer uses one at each end."""
         links = min(len(side.replicas) for side in self._both)
         spent = float(np.nansum(self.came_s - self.sent_s))
         return links * len(self.load) / spent if spent else float("inf")
 
     @property
     def decoded_rate(self) -> float:
-        """Requests a second of the whole load that decode servers can keep up with.
+        """The largest rate of the whole load, in requests per second, that decode servers sustain.
 
-        Requests of a single token do not come to them.
+        Requests with a single token do not reach them.
         """
         goes_on = int((self.load.generate > 1).sum())
         return self._both[1].largest_rate * len(self.load) / goes_on
 
     @figure
     def largest_rate(self) -> float:
-        """Requests a second at most: the least of prefill servers, links and decode servers."""
+        """The largest request rate per second: the minimum over prefill servers, links and decode servers."""
         prefill, _ = self._both
         return min(prefill.largest_rate, self.carried_rate, self.decoded_rate)
 
     @property
     def overloaded(self) -> bool | None:
-        """Whether waits grow anywhere, or more comes than is answered; None of users, and of few requests."""
+        """Whether waits grow anywhere, or the rate is too high; None for users, and for few requests."""
         over = super().overloaded
         if over is not False:
             return over
@@ -677,12 +677,12 @@ class PoolSimulation(Simulation):
 
     @property
     def busy(self) -> float:
-        """The share of the time in which a server runs a step, on average."""
+        """The mean share of time in which a server runs a step."""
         return super().busy / sum(len(side.replicas) for side in self._both)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know, of prefill servers too."""
+        """The notes for the user, including those of prefill servers."""
         each = (note for side in self._both for note in side.notes)
         return tuple(dict.fromkeys((*super().notes, *each)))
 
@@ -716,10 +716,10 @@ class ServerUsage(NamedTuple):
 
 
 class ServingCost(NamedTuple):
-    """Cost and energy of a simulation; None where a device has no price or power, or no tokens were made.
+    """Cost and energy of a simulation; None if a device lacks a price or power limit, or without tokens.
 
-    Dollars for a million output tokens, over all the time of all devices, and over the time of their steps;
-    joules for a token in steps, at most; and requests within the limits for a dollar.
+    The values are dollars per million output tokens, over the total time of all devices and over the time of
+    their steps; the largest joules per token in steps; and requests within the limits per dollar.
     """
 
     cost_usd_per_mtok: float | None

@@ -24,13 +24,13 @@ from .server import Capacity
 
 ROUTERS: Kind[type[Router]] = Kind("router", "llmir.backends.simulate.router")
 
-FIRST = "round-robin"  # where nobody says which
+FIRST = "round-robin"  # the default
 
 
 class Router(ABC):
-    """Sends each request of a load to one of `replicas`, each of a `capacity`, when it arrives.
+    """Sends each request of a load to one of `replicas`, each with a `capacity`, when it arrives.
 
-    It knows what it has sent where, and how many of these requests are not answered yet.
+    It knows its earlier choices, and the number of unfinished requests of each replica.
     """
 
     name: ClassVar[str]
@@ -41,7 +41,7 @@ class Router(ABC):
 
     @abstractmethod
     def choose(self, request: int, unanswered: Sequence[int]) -> int:
-        """The replica that a request goes to, from 0; `unanswered` are the requests that each has."""
+        """The replica for a request, from 0; `unanswered` are the unfinished requests of each replica."""
 
 
 def check_router(name: object, replicas: int) -> str:
@@ -56,7 +56,7 @@ def check_router(name: object, replicas: int) -> str:
 
 
 class PrefixHistory:
-    """The hashes that were sent last, `each` of so many tokens: as many as a cache of `tokens` holds.
+    """The most recently sent hashes, `each` of this many tokens, up to the size of a cache of `tokens`.
 
     >>> prefixes = PrefixHistory([(1, 2), (1, 3), (1, 2)], each=512, tokens=3 * 512)
     >>> for request in range(3):
@@ -95,7 +95,7 @@ class PrefixHistory:
 # Routers
 
 # Defaults of SGLang's router (docs/advanced_features/sgl_model_gateway.md). A replica is chosen by prefix if
-# it was sent more than the share MATCH of the prompt. Loads alone count where the most loaded replica has
+# it received more than the share MATCH of the prompt. Loads alone count if the most loaded replica has
 # more than LEAD requests more than the least loaded one, and more than TIMES as many.
 MATCH, LEAD, TIMES = 0.3, 64, 1.5
 
@@ -133,7 +133,7 @@ class Random(Router):
 
 @ROUTERS.register("least-loaded")
 class LeastLoaded(Router):
-    """The replica with the fewest unanswered requests; of equals the first."""
+    """The replica with the fewest unfinished requests, the first of equal ones."""
 
     name: ClassVar[str] = "least-loaded"
 
@@ -144,16 +144,16 @@ class LeastLoaded(Router):
 
 @ROUTERS.register("prefix-aware")
 class PrefixAware(LeastLoaded):
-    """The replica that was sent the longest prefix of the prompt: `cache_aware.rs` of SGLang's router.
+    """The replica that received the longest prefix of the prompt: `cache_aware.rs` of SGLang's router.
 
-    Where that is a small share of the prompt, the replica that was sent the fewest tokens lately; where loads
-    are too unequal, the least loaded one.
+    If that is a small share of the prompt, the replica that recently received the fewest tokens; if loads are
+    too unequal, the least loaded one.
     """
 
     name: ClassVar[str] = "prefix-aware"
 
     def __init__(self, replicas: int, load: Load, capacity: Capacity) -> None:
-        """InputError where no hashes say which prefixes prompts have."""
+        """Raise InputError if no hashes identify the prefixes of prompts."""
         super().__init__(replicas, load, capacity)
         if not load.shares:
             raise InputError(

@@ -1,17 +1,17 @@
 """One server: an engine that runs one step after another under a scheduling policy.
 
 Order of the file: `Capacity` (the limits of an engine), `RequestTimeline` (the times of each request), the
-log of steps, `Policy` (which prompts a step prefills, and whom it preempts when blocks run short),
+log of steps, `Policy` (which prompts a step prefills, and which requests it preempts when blocks run short),
 `Server`, and `fast_loop`.
 
-Steps that only decode differ only by growing contexts, so a run of them is simulated at once. It ends when
-a request ends or arrives, a prompt is prefilled, or KV blocks run short. A row of the log has: start,
-seconds and number of steps of a run; decoding sequences and their cached tokens before the first step; new
-tokens and prompts; waiting requests; KV blocks in use at its end.
+Consecutive decode-only steps differ only by growing contexts, so a run of them is simulated at once. It ends
+when a request ends or arrives, a prompt is prefilled, or KV blocks run short. A row of the log contains:
+start, seconds and number of steps of a run; decoding sequences and their cached tokens before the first step;
+new tokens and prompts; waiting requests; KV blocks in use at its end.
 
-`fast_loop` advances a server while it has room for every arrival: nobody is preempted and at most one
-prompt is prefilled in part. It is a single loop, since calls would take as long as their work, and it
-leaves the same state as `Server.advance`, to the last digit.
+`fast_loop` is a fast event loop for a server that never runs out of KV-cache blocks: no request is preempted
+and at most one prompt is partly prefilled. It is a single loop, since function calls would take as long as
+their work. It leaves the same state as `Server.advance`, to the last digit.
 """
 
 from __future__ import annotations
@@ -45,11 +45,12 @@ SomePool = TypeVar("SomePool", bound=BlockPool)
 class Capacity(NamedTuple):
     """The limits of an engine.
 
-    `blocks` of the KV cache, of `block` tokens each, and `sequences` at once are of all data-parallel `ranks`
-    together. `tokens` are the budget of each rank in a step, or in each of the `micro_batches` that are in a
-    pipeline at once. A sequence that decodes takes `rows` tokens of the budget: one, and one for each draft.
-    The states of a running sequence take `state` blocks, however long it is. Where layers differ, each of the
-    `groups` takes blocks by its own rule, and windows keep the tokens of so many `overlap` steps in flight.
+    `blocks` of the KV cache, of `block` tokens each, and `sequences` at once are totals over all
+    data-parallel `ranks`. `tokens` is the budget of each rank in a step, or in each of the `micro_batches`
+    that are in a pipeline at once. A decoding sequence takes `rows` tokens of the budget: one, plus one for
+    each draft. The states of a running sequence take `state` blocks, independent of its length. If layers
+    differ, each of the `groups` takes blocks by its own rule, and windows retain the tokens of `overlap`
+    steps in flight.
     """
 
     blocks: int
@@ -64,7 +65,7 @@ class Capacity(NamedTuple):
     overlap: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the limits as JSON-compatible values."""
         return {**self._asdict(), "groups": [group._asdict() for group in self.groups]}
 
     def pool(self, kind: type[SomePool], grouped: type[SomePool]) -> SomePool:
@@ -74,7 +75,7 @@ class Capacity(NamedTuple):
         return grouped(self.blocks, self.block, self.groups, (self.tokens, self.overlap))
 
     def requests(self, prompt: int, length: int) -> int:
-        """How many requests reach so many tokens without preemption, whenever each began."""
+        """The number of requests that reach `length` tokens without preemption, at any ages."""
         groups, of = self.groups or (CacheGroup(self.block),), (prompt, length, self.overlap * self.tokens)
         most = self.blocks // self.ranks
         found = largest_fit(lambda n: pages_needed(groups, self.state, n, *of) <= most)
@@ -82,14 +83,14 @@ class Capacity(NamedTuple):
 
     @property
     def ahead_blocks(self) -> int:
-        """Blocks that windows may need for tokens in flight: of a prompt to be admitted, and of others."""
+        """The blocks that windows may need for tokens in flight: of an admitted prompt, and of others."""
         flying = self.overlap * self.tokens
         windows = [group for group in self.groups if group.kept is not None] if flying else []
         return 2 * sum(group.pages * (-(-flying // group.tokens) + 1) for group in windows)
 
     @property
     def lanes(self) -> int:
-        """Ranks times micro-batches, over which sequences that decode are spread evenly."""
+        """Ranks times micro-batches, over which decoding sequences are distributed evenly."""
         return self.ranks * self.micro_batches
 
 
@@ -109,10 +110,10 @@ FOREVER = float("inf")
 
 
 class RequestTimeline:
-    """By request: when it arrives, is first read, has its first token and ends; preemptions and tokens made.
+    """The times of each request: arrival, start of prefill, first token, end; preemptions and output tokens.
 
-    What has not happened is at infinity. `joined_s` and `resumed_s`, in no order of requests, are when
-    requests begin to decode, and the seconds between two tokens around a preemption.
+    Events that have not happened are at infinity. Not ordered by request: `joined_s`, the times at which
+    requests begin to decode, and `resumed_s`, the seconds between two tokens around a preemption.
     """
 
     def __init__(self, arrival_s: list[float]) -> None:
@@ -149,11 +150,11 @@ def log_column(rows: bytearray, name: str) -> Array:
 
 
 def token_gaps(log: Array, joined_s: Array, resumed_s: Array) -> tuple[Array, Array]:
-    """Seconds between consecutive tokens of requests, and how many gaps of each length there are.
+    """Seconds between consecutive tokens of requests, with the number of gaps of each length.
 
-    All gaps of a run of decode steps count as equal, but for those before its first step. That is since the
-    previous step with decodes for sequences that were in it, and since `joined_s`, when the prompt was read,
-    for those that have joined. `resumed_s` are the gaps around preemptions.
+    All gaps of a run of decode steps count as equal, except those before its first step. For sequences of the
+    previous step with decodes, this gap counts from that step; for sequences that have joined since, from
+    `joined_s`, the end of their prefill. `resumed_s` are the gaps around preemptions.
     """
     columns = ("start_s", "time_s", "steps", "decodes")
     start, time, steps, decodes = (log[:, LOG.index(name)].copy() for name in columns)
@@ -182,10 +183,13 @@ POLICIES: Kind[type[Policy]] = Kind("policy", "llmir.backends.simulate.policies"
 class Policy(ABC):
     """The scheduling policy of an engine.
 
-    It reads prompts in chunks if it is `chunked`, else whole; and in the same steps as decodes if it `mixes`,
-    else in steps of their own. With `ahead` it fills a step while the one before it runs: a request that
-    arrives meanwhile is read one step later. If it is `cautious`, it admits a prompt when all of it has
-    blocks, else when its first chunk has. All policies admit requests in the order of arrival.
+    - `chunked`: Prompts are prefilled in chunks; otherwise whole.
+    - `mixes`: Prefill shares steps with decodes; otherwise it has separate steps.
+    - `ahead`: A step is filled while the previous one runs, so requests that arrive meanwhile start one step
+      later.
+    - `cautious`: A prompt is admitted when all of it has blocks; otherwise when its first chunk has.
+
+    All policies admit requests in the order of arrival.
     """
 
     name: ClassVar[str]
@@ -207,7 +211,7 @@ class Policy(ABC):
         return written
 
     def spare(self, blocks: int) -> int:
-        """Of so many blocks, how many an admission leaves free."""
+        """The number of blocks that an admission leaves free."""
         return 0
 
     def roomy(self, capacity: Capacity) -> int | None:
@@ -218,17 +222,17 @@ class Policy(ABC):
         return None
 
     def fill(self, server: Server, preempted: bool) -> None:
-        """Fills the next step with prompts, as far as its tokens, sequences and blocks go.
+        """Fill the next step with prompts, up to its tokens, sequences and blocks.
 
-        Prompts that are read in part come first. Where one lacks blocks, the last of them is preempted, which
-        may be itself. Then requests are admitted, unless one was `preempted` for this step. A request runs on
-        one rank: the one with least to read when it is admitted.
+        Partly prefilled prompts come first. If one lacks blocks, the last of them is preempted, which may be
+        itself. Then requests are admitted, unless one was `preempted` for this step. A request runs on one
+        rank, the one with the fewest prefill tokens at admission.
         """
         capacity, waiting, running = server.capacity, server.waiting, server.running
         decodes = capacity.rows * -(-server.decoding // server.lanes) if self.mixes else 0
         left, blocks = [capacity.tokens - decodes] * capacity.ranks, server.blocks
         for request, done in list(server.reading.items()) if server.reading else ():
-            if request not in server.reading:  # it was preempted for one before it
+            if request not in server.reading:  # it was preempted for an earlier one
                 break
             rank = running[request]
             new = min(left[rank], server.to_read[request] - done)
@@ -264,28 +268,28 @@ class Policy(ABC):
 
 
 class Server:
-    """An engine with its policy, capacity and prices, which serves some requests of a load.
+    """An engine with its policy, capacity and step times, which serves some requests of a load.
 
     Requests, by number:
 
-    - `waiting` for admission; `late` ones came when the next step was filled already.
-    - `running` has the rank of each that is admitted, in that order; `on_ranks` counts them by rank.
-    - `reading` has those whose prompts are not read yet, with the tokens that are cached.
-    - `ends` is a heap of the others, each with the number of the step after which it ends.
-    - `deadlines` is a heap of when requests are given up.
+    - `waiting` for admission; `late` ones arrived when the next step was already filled.
+    - `running` maps admitted requests, in order, to their ranks; `on_ranks` counts them by rank.
+    - `reading` contains those in prefill, with their cached tokens.
+    - `ends` is a heap of the decoding ones, each with the step after which it ends.
+    - `deadlines` is a heap of the times at which requests are given up.
 
-    Columns by request: `to_read` is the prompt, and after a preemption also what was generated; `cancelled`
-    are tokens that are asked for and will not be generated; `final` the most blocks that it may hold;
-    `last_s` when its prompt was read, or its last token before a preemption; a client waits `stays_s` from
+    Columns by request: `to_read` is the number of tokens to prefill, after a preemption including generated
+    ones; `cancelled` the requested tokens that will not be generated; `final` the largest number of its
+    blocks; `last_s` the end of prefill or the last token before a preemption; a client waits `stays_s` from
     `since_s` on.
 
-    The next step is number `step`. In it `decoding` sequences decode, with `kept` cached tokens in all, and
-    prompts are read in `chunks`: by request, new tokens after so many cached ones. `demand` is the sum of
-    `final` over all that run. Before the step `hold_until` a policy reads no prompts. `flying` blocks hold
-    tokens in flight, which windows leave after the step.
+    The next step has the number `step`. In it `decoding` sequences decode, with `kept` cached tokens in
+    total. `chunks` are its prefill chunks: by request, new tokens after cached ones. `demand` is the sum of
+    `final` over running requests. Before the step `hold_until` the policy runs no prefill. `flying` blocks
+    contain tokens in flight, which windows leave after the step.
     """
 
-    # Attributes in slots are read faster than in a dict with so many.
+    # Access to slots is faster than to a dict with this many entries.
     __slots__ = (
         *("prices", "policy", "capacity", "load", "course", "answered", "stays_s", "since_s", "log"),
         *("prompt", "generate", "written", "cached", "cancelled", "final", "to_read", "last_s"),
@@ -303,7 +307,7 @@ class Server:
         course.made = list(self.generate)
         self.written: list[int] = load.written.tolist()
         self.cached: list[int] = load.cached.tolist()
-        # Of each prompt, the tokens in the cache at the first admission; `cached` counts answers later.
+        # The cached tokens of each prompt at first admission; `cached` includes outputs later.
         self.prefix_tokens = [0] * len(load.prompt) if load.shares else list(self.cached)
         self.cancelled: list[int] = (load.reserved - load.written).tolist()
         self.stays_s: list[float] | None = None if load.stays_s is None else load.stays_s.tolist()
@@ -324,7 +328,7 @@ class Server:
     def _reset(self) -> None:
         self.blocks = self._pool()
         self.sharing = PrefixCache(self.load, self.blocks) if self.load.shares else None
-        self.batch = self.prices.batch()  # None where the sum of contexts says what a step takes
+        self.batch = self.prices.batch()  # None if the sum of contexts determines step times
         self.waiting: deque[int] = deque()
         self.deadlines: list[tuple[float, int]] = []
         self.late: list[int] = []
@@ -348,9 +352,9 @@ class Server:
         return other
 
     def come(self, request: int, time_s: float) -> None:
-        """A request arrives; an idle server goes on from that time.
+        """A request arrives; an idle server continues from this time.
 
-        Where the policy fills steps `ahead`, the next step of a busy server is filled already.
+        If the policy fills steps `ahead`, the next step of a busy server is already filled.
         """
         busy = self.decoding or self.reading or self.late or self.now > time_s
         filled = self.policy.ahead and busy
@@ -360,7 +364,7 @@ class Server:
             heappush(self.deadlines, (self._deadline_s(request), request))
 
     def advance(self, until: float = FOREVER) -> None:
-        """All steps that begin before that time. Whoever is told of an answer may move `until` forward."""
+        """Run all steps that begin before a time. A response may move `until` forward."""
         policy, self.until = self.policy, until
         while self.now < self.until:
             if self.deadlines and self.deadlines[0][0] <= self.now:
@@ -415,14 +419,14 @@ class Server:
     def unread(self, request: int) -> int:
         """Tokens to read of the first request that waits, if it is admitted now: those not in the cache."""
         if self.sharing is not None:
-            block = self.capacity.block  # only whole blocks are found; one token at least is read
+            block = self.capacity.block  # only full blocks are found; at least one token is prefilled
             most = (self.to_read[request] - 1) // block * block
             self.sharing.evict(self.policy.free(self))
             self.cached[request] = min(self.sharing.kept(request), most)
         return self.to_read[request] - self.cached[request]
 
     def blocks_needed(self, request: int, new: int) -> int:
-        """Free blocks for a request, if it is admitted now and reads so many new tokens."""
+        """The free blocks that a request needs if it is admitted now with `new` prefill tokens."""
         blocks, cached, state = self.blocks, self.cached[request], self.capacity.state
         own = blocks.prompt(self.to_read[request]) if self.policy.cautious else blocks.chunk(cached, new)
         if self.sharing is None:
@@ -437,7 +441,7 @@ class Server:
         return min(range(len(left)), key=lambda rank: (unread[rank], self.on_ranks[rank]))
 
     def admit(self, request: int, rank: int, new: int) -> None:
-        """Admits the first request that waits; the next step reads so many of its tokens."""
+        """Admit the first waiting request; the next step prefills `new` of its tokens."""
         cached = self.cached[request]
         if self.sharing is not None:
             self.sharing.admit(request, cached)
@@ -469,7 +473,7 @@ class Server:
             self.sharing.read(request, cached)
 
     def _release(self, request: int, tokens: int) -> None:
-        """The blocks of a request with so many cached tokens are free again, and those of its states."""
+        """Free the blocks of a request with `tokens` cached tokens, and those of its states."""
         if self.sharing is not None:
             self.sharing.leave(request, tokens)
         else:
@@ -497,7 +501,7 @@ class Server:
         self._drop(request)
 
     def _drop(self, request: int) -> None:
-        """A request runs no longer, without being answered: its blocks are free."""
+        """Stop a request without completing it, and free its blocks."""
         self.on_ranks[self.running.pop(request)] -= 1
         self.demand -= self.final[request]
         if request in self.reading:
@@ -507,7 +511,7 @@ class Server:
         self.ends.remove((end, request))
         heapify(self.ends)
         context = self.written[request] - self.left(request, end)
-        if context == self.to_read[request]:  # no step has decoded it since its prompt was read
+        if context == self.to_read[request]:  # no step has decoded it since its prefill
             self.course.joined_s.pop(bisect_left(self.course.joined_s, self.last_s[request]))
         else:
             self.last_s[request] = self.decoded_s
@@ -523,7 +527,7 @@ class Server:
         return self.since_s[request] + self.stays_s[request]
 
     def _give_up(self) -> None:
-        """Gives up requests whose time is over; they end with the tokens that they have."""
+        """Give up requests past their deadline; they end with the tokens that they have."""
         while self.deadlines and self.deadlines[0][0] <= self.now:
             _, request = heappop(self.deadlines)
             if self.course.end_s[request] != FOREVER:
@@ -614,7 +618,7 @@ class Server:
         self.flying = 0
 
     def _prefilled(self, request: int) -> None:
-        """A prompt is read, after a preemption with what was generated before: that makes a token."""
+        """Prefill of a request ends, after a preemption including generated tokens, and yields a token."""
         now, context = self.now, self.to_read[request]
         made = context - self.prompt[request] + 1
         if made == 1:
@@ -631,7 +635,7 @@ class Server:
         self._begin_decode(request, context, left)
 
     def _begin_decode(self, request: int, context: int, left: int) -> None:
-        """A sequence decodes from the next step on, until it has so many more tokens."""
+        """A sequence decodes from the next step on, until it has `left` more tokens."""
         heappush(self.ends, (self.step + left, request))
         self.decoding += 1
         self.kept += context
@@ -648,7 +652,7 @@ class Server:
             self._finish(request)
 
     def _end_decode(self, request: int, context: int) -> None:
-        """A sequence with so many cached tokens decodes no more; its blocks are free."""
+        """Stop decoding a sequence with `context` cached tokens, and free its blocks."""
         self.decoding -= 1
         self.kept -= context
         if self.batch is not None:
@@ -670,10 +674,10 @@ NEVER = 1 << 62  # a step that none is
 
 
 def is_deterministic(server: Server) -> bool:
-    """Whether all that decides how a server goes on is when requests come, and whether there is room.
+    """Whether a server's progress depends only on arrivals and on free blocks.
 
-    It has one rank, and prices that need the sum of contexts only. Its requests share no prefixes and wait as
-    long as it takes, and nobody is told of their answers.
+    It has one rank, and step times that depend on the sum of contexts only. Its requests share no prefixes
+    and have no deadlines, and its responses cause no requests.
     """
     return (
         type(server) is Server
@@ -700,10 +704,10 @@ def room_for_all(server: Server) -> int:
 
 
 def fast_loop(server: Server, first: int, comes_s: Sequence[float]) -> int:  # noqa: PLR0912, PLR0915 (see above)
-    """A server that is `alone` and `quiet` goes on with this request and those after it, while there is room.
+    """Advance a deterministic server from request `first` on, while blocks suffice for every arrival.
 
-    They come at `comes_s`, the last of which is never. The first that has not come when there is no room for
-    whoever would be admitted next: from there the server goes on by itself.
+    `comes_s` are the arrival times; the last one is infinite. Returns the first request that has not arrived
+    when the next admission lacks blocks; from there `Server.advance` continues.
     """
     course, blocks, capacity, policy = server.course, server.blocks, server.capacity, server.policy
     groups, of, join, leave = blocks.groups, blocks.of, blocks.join, blocks.leave

@@ -1,14 +1,14 @@
 """Servers with pipeline stages, with speculative decoding, and decode servers.
 
 `PipelinedServer`: a step is a micro-batch, and m of them are in the pipeline at once. Micro-batch k begins
-when the first stage is free and k − m is done, and leaves stage s at F(k, s) = max(F(k − 1, s), F(k, s −
-1)) + t(k, s), as in a flow shop (Johnson 1954). It prefills its own prompts and decodes an equal share of
+when the first stage is free and k − m is done, and leaves stage s at F(k, s) = max(F(k − 1, s), F(k, s − 1))
++ t(k, s), as in a flow shop (Johnson 1954). It prefills its own prompts and decodes an equal share of
 sequences.
 
-`SpeculativeServer`: a step verifies drafts and yields one or more tokens of a sequence. The yields are
-drawn when a request begins to decode, so its last step, contexts and blocks are known; a `StepCalendar`
-holds the sums over all sequences. `server_of` and `decode_server_of` choose the class; `DecodeServer`
-serves requests whose prompts are cached.
+`SpeculativeServer`: a step verifies drafts and yields one or more tokens of a sequence. The yields are drawn
+when a request begins to decode, so its last step, contexts and blocks are known; a `StepCalendar` stores the
+sums over all sequences. `server_of` and `decode_server_of` choose the class; `DecodeServer` serves requests
+with cached prompts.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from .step_times import StepTimes
 
 
 class PipelinedServer(Server):
-    """A server with pipeline stages; `now` is when the next micro-batch may begin.
+    """A server with pipeline stages; `now` is the earliest start of the next micro-batch.
 
-    `turn` micro-batches of the round have begun. `passing` has the prompts whose last chunk is in the
-    pipeline, each with the time when it is through; they cannot be preempted. Until `clear_s` there are
-    micro-batches with prompts in the pipeline, and each micro-batch is simulated alone. After that all only
-    decode, and whole rounds are alike.
+    `turn` micro-batches of the round have begun. `passing` contains the prompts whose last chunk is in the
+    pipeline, each with the time when it leaves; they cannot be preempted. Until `clear_s` there are
+    micro-batches with prefill in the pipeline, and each micro-batch is simulated separately. After that all
+    micro-batches only decode, and whole rounds are equal.
     """
 
     def _reset(self) -> None:
@@ -62,12 +62,12 @@ class PipelinedServer(Server):
         super().come(request, time_s)
 
     def advance(self, until: float = FOREVER) -> None:
-        """All micro-batches that begin before that time."""
+        """Run all micro-batches that begin before a time."""
         policy, self.until = self.policy, until
         while self.now < self.until:
             before, self.waits = self.preempted, False
             self._take_arrived()
-            if self.now >= self.until:  # a request was answered, and one that follows comes first
+            if self.now >= self.until:  # a request completed, and a following one arrives first
                 return
             if self.deadlines and self.deadlines[0][0] <= self.now:
                 self._give_up()
@@ -104,7 +104,7 @@ class PipelinedServer(Server):
         return super().to_come(most) + sum(min(tokens, most) for tokens in rest)
 
     def _take_arrived(self) -> None:
-        """Prompts that are through the pipeline by now have their next token, since then."""
+        """Prompts that have left the pipeline by now have their next token since then."""
         now = self.now
         while self.passing and self.passing[0][0] <= now:
             self.now, request = self.passing.popleft()
@@ -153,7 +153,7 @@ class PipelinedServer(Server):
         return float(self.prices.step(self.decoding, sums, ()))
 
     def _through(self, ranks: list[list[tuple[int, int]]], decodes: bool) -> None:
-        """One micro-batch goes through the stages: `ranks` has the chunks that each rank reads."""
+        """Send one micro-batch through the stages: `ranks` contains the prefill chunks of each rank."""
         parts = min(self.capacity.micro_batches, self.decoding) if decodes else 1
         sums = ((self.kept,) if self.batch is None else self.batch.kept) if decodes else (0,)
         count = self.decoding / parts if decodes else 0
@@ -187,7 +187,7 @@ class PipelinedServer(Server):
             self._finish_due()
 
     def _drop(self, request: int) -> None:
-        """A request runs no longer, whose prompt may be in the pipeline."""
+        """Stop a request with a prompt that may be in the pipeline."""
         mine = next((one for one in self.passing if one[1] == request), None)
         if mine is not None:
             self.passing.remove(mine)
@@ -197,7 +197,7 @@ class PipelinedServer(Server):
 
 # Speculative decoding
 
-STEPS = 1 << 10  # of a calendar at first
+STEPS = 1 << 10  # the initial length of a calendar
 
 
 class StepCalendar:
@@ -217,13 +217,13 @@ class StepCalendar:
         self._values[place : place + len(values)] += values
 
     def of(self, step: int, steps: int) -> Array:
-        """The values of so many steps, from this one on."""
+        """The values of `steps` steps from this one on."""
         place = step - self._first
         return self._values[place : place + steps]
 
 
 class SpeculativeDecodeBatch(DecodeBatch):
-    """The tokens that all sequences have cached together, which grow by what each step yields."""
+    """The total cached tokens of all sequences, which grow by the yield of each step."""
 
     def __init__(self) -> None:
         super().__init__(())
@@ -236,7 +236,7 @@ class SpeculativeDecodeBatch(DecodeBatch):
         return (self._total,)
 
     def begin(self, context: int, yields: Array) -> None:
-        """A sequence begins to decode; each of its steps yields so many tokens."""
+        """A sequence begins to decode, with the yields of its steps."""
         self._total += context
         self._yields.add(self._now, yields)
 
@@ -246,7 +246,6 @@ class SpeculativeDecodeBatch(DecodeBatch):
         self._yields.add(self._now, -rest)
 
     def advance(self, steps: int = 1) -> None:
-        """So many steps."""
         self._total += int(self._yields.of(self._now, steps).sum())
         self._now += steps
 
@@ -270,7 +269,7 @@ class SpeculativeBlockPool(BlockPool):
         self._due = StepCalendar()
 
     def begin(self, step: int, more: Array) -> None:
-        """A sequence decodes from this step on, and takes so many blocks in each of its steps."""
+        """A sequence decodes from this step on, with the blocks that each of its steps takes."""
         self._due.add(step, more)
 
     def stop(self, step: int, rest: Array) -> None:
@@ -282,11 +281,9 @@ class SpeculativeBlockPool(BlockPool):
         return int(self._due.of(step, 1).sum())
 
     def taken(self, step: int, steps: int) -> int:
-        """Blocks that so many decode steps take, from this one on."""
         return int(self._due.of(step, steps).sum())
 
     def steps(self, step: int, spare: int = 0) -> int:
-        """How many decode steps, from this one on, have enough free blocks, with some to `spare`."""
         taken = np.cumsum(self._due.of(step, len(self._due._values)))
         return int(np.searchsorted(taken, self.free - spare, side="right"))
 
@@ -294,7 +291,7 @@ class SpeculativeBlockPool(BlockPool):
 class SequenceSchedule(NamedTuple):
     """The steps of a sequence, from `step` on with `context` tokens cached.
 
-    `made` are the tokens that it has made after each step, `held` the blocks that it holds in each.
+    `made` are its output tokens after each step, `held` its blocks in each step.
     """
 
     step: int
@@ -306,8 +303,8 @@ class SequenceSchedule(NamedTuple):
 class SpeculativeServer(Server):
     """A server with speculative decoding.
 
-    `schedules` are those of sequences that decode. `used` counts the decode steps of each before, if it was
-    preempted: its draws go on after them.
+    `schedules` are those of decoding sequences. `used` counts the earlier decode steps of each preempted
+    request; its draws continue after them.
     """
 
     def _pool(self) -> SpeculativeBlockPool:
@@ -337,13 +334,13 @@ class SpeculativeServer(Server):
         self.kept = self.batch.kept[0]
 
     def _begin_decode(self, request: int, context: int, left: int) -> None:
-        """A sequence decodes from the next step on, until it has so many more tokens: draws its steps."""
+        """Draw the steps of a sequence that decodes from the next step on, for `left` more tokens."""
         assert self.load.yields is not None
         drawn = self.load.yields(request)[self.used[request] :]
         made = np.cumsum(drawn)
         steps = int(np.searchsorted(made, left)) + 1
         made = made[:steps]
-        made[-1] = left  # no more than it asked for
+        made[-1] = left  # no more than requested
         yields = np.diff(made, prepend=0)
         held = self.blocks.of_each(context + made - yields + self.capacity.rows)
         self.schedules[request] = SequenceSchedule(self.step, context, made, held)
@@ -373,10 +370,10 @@ LATER = 1 << 32  # added to a seed: decode servers draw other drafts than prefil
 
 
 def decode_load(load: Load) -> Load:
-    """The load of decode servers: requests whose prompts are cached, and which have their first token.
+    """The load of decode servers: requests with cached prompts and their first token.
 
-    That token is not cached yet, so that it counts as the last token of the prompt: reading it makes the
-    second token.
+    This token is not cached yet, so it counts as the last token of the prompt: its prefill yields the second
+    token.
     """
     rest = np.maximum(load.generate - 1, 1)
     asked = None if load.asked is None else np.maximum(load.asked - 1, 1)
@@ -387,7 +384,7 @@ def decode_load(load: Load) -> Load:
 
 
 class DecodeServer(Server):
-    """A server of a `decoded` load. A request that is preempted loses its cache: the prompt is read again."""
+    """A server of a `decoded` load. A preempted request loses its cache and is prefilled again."""
 
     def preempt(self, request: int) -> None:
         """Nothing of it is cached from then on."""
@@ -400,13 +397,13 @@ class PipelinedDecodeServer(DecodeServer, PipelinedServer):
 
 
 class SpeculativeDecodeServer(DecodeServer, SpeculativeServer):
-    """A decode server that verifies drafts; there are none beside the first token that it makes."""
+    """A decode server that verifies drafts, except with the first token that it generates."""
 
 
 def server_of(
     prices: StepTimes, policy: Policy, capacity: Capacity, load: Load, course: RequestTimeline
 ) -> Server:
-    """A server that reads prompts and decodes."""
+    """A server for prefill and decode."""
     plain = Server if load.drafts is None else SpeculativeServer
     kind = PipelinedServer if capacity.micro_batches > 1 else plain
     return kind(prices, policy, capacity, load, course)

@@ -1,10 +1,10 @@
-"""Seconds of simulated steps: decode steps, steps with prompts, and speculative steps.
+"""Seconds of simulated steps: decode steps, steps with prefill, and speculative steps.
 
 Order of the file: tables of values that grow on demand (`ContextRows`, `ValuesByCount`); decode steps
-(`DecodeTimes`); all steps of a server (`StepTimes`, over a `StepEstimator`); steps with prompts as sums of
-table entries (`PrefillTables`), since all op times but attention's depend on tokens or sequences alone and
-attention's on sequences of each kind; estimators that record the steps they are called with; the estimator
-of a program (`ProgramEstimator`); and steps that verify and make drafts (`SpeculativeEstimator`).
+(`DecodeTimes`); all steps of a server (`StepTimes`, over a `StepEstimator`); steps with prefill as sums of
+table entries (`PrefillTables`), since all op times except those of attention depend on tokens or sequences
+alone, and attention on sequences of each kind; estimators that record the steps they are called with; the
+estimator of a program (`ProgramEstimator`); and steps that verify and make drafts (`SpeculativeEstimator`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from .load import Array
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
-# By how many contexts a row goes further than it is asked to, or by what part of them if that is more.
+# Contexts computed beyond a requested one, or the share of it if larger.
 MARGIN, PART = 256, 16
 
 Row = tuple[int, int, list[float]]  # the first context, the one after the last, and the values
@@ -57,7 +57,7 @@ NONE: Row = (0, 0, [])
 class ContextRows(Generic[K]):
     """A row of values by context for each key, such as a number of sequences.
 
-    `values` computes those of a key at an array of contexts.
+    `values` computes the values of a key at an array of contexts.
     """
 
     def __init__(self, values: Callable[[K, Array], Array]) -> None:
@@ -100,7 +100,7 @@ class ValuesByCount(dict[float, V]):
 
 # Decode steps
 
-DECODE_BLOCK = 128  # numbers of sequences that are priced at once
+DECODE_BLOCK = 128  # numbers of sequences that are evaluated at once
 
 DecodeCode = tuple[
     TwoPartFunction, tuple[float, ...]
@@ -108,10 +108,10 @@ DecodeCode = tuple[
 
 
 class DecodeTimes:
-    """Seconds of a micro-batch that only decodes, on each pipeline stage of a plan.
+    """Seconds of a decode-only micro-batch, on each pipeline stage of a plan.
 
-    Prices of most ops depend on the number of sequences alone: they are evaluated for many numbers at once.
-    Recorded code prices the others, which read the KV cache, and what the engine adds.
+    Most op times depend on the number of sequences alone, and are evaluated for many numbers at once.
+    Recorded code evaluates the others, which read the KV cache, and the engine overhead.
     """
 
     def __init__(self, of: StepEvaluator, keeps: KvSums) -> None:
@@ -120,7 +120,7 @@ class DecodeTimes:
         self._code = cache(self._recorded)
 
     def __call__(self, sequences: float, sums: Sequence[Number]) -> tuple[Number, ...]:
-        """Seconds by stage of so many sequences with these sums over their contexts; of arrays, arrays."""
+        """Seconds by stage for sequences with these sums over their contexts; arrays give arrays."""
         code, few = self._priced[sequences]
         return (code.many if sums and isinstance(sums[0], np.ndarray) else code)(few, sums)
 
@@ -145,16 +145,16 @@ class DecodeTimes:
 
 # All steps of a server
 
-Chunks = Sequence[tuple[int, int]]  # new tokens of each prompt that is read, after those that are cached
-AHEAD = 256  # steps that are priced at once where windows fill, if there are more than a few
-FEW = 24  # which are priced one by one in that time
+Chunks = Sequence[tuple[int, int]]  # new tokens of each prefill chunk, after cached ones
+AHEAD = 256  # steps evaluated at once while windows fill, if there are more than a few
+FEW = 24  # steps evaluated one by one in this time
 
 
 class StepEstimator(Protocol):
-    """Seconds of a step of `decodes` sequences, and of chunks of prompts.
+    """Seconds of a step with `decodes` sequences, and prefill chunks.
 
-    `sums` are over those that decode: of each of `functions` of the context, the first of which is `C`. They
-    may be arrays, beside no chunks.
+    `sums` are over the decoding sequences, one for each of `functions` of the context; the first function is
+    `C`. They may be arrays if there are no chunks.
     """
 
     functions: tuple[Dim, ...]
@@ -172,11 +172,12 @@ class StepEstimator(Protocol):
 
 
 class StepTimes:
-    """Steps by a `Step`; what decodes has `kept` tokens cached together, and is a `batch` if windows matter.
+    """The times of steps from a `StepEstimator`; the state is `kept` cached tokens, or a `batch` with
+    windows.
 
-    Where they do not, there are sums over whole mean contexts, and what lies between is linear. A run of n
-    sequences goes from one mean context to the next in each step, so that its time is a difference of two
-    sums, whatever its length.
+    Without windows, cumulative sums over integer mean contexts are stored, with linear interpolation between.
+    A run of decode steps advances from one mean context to the next in each step, so its time is a difference
+    of two sums, for any length.
     """
 
     def __init__(self, step: StepEstimator) -> None:
@@ -191,15 +192,14 @@ class StepTimes:
     def micro_batch(
         self, decodes: float, sums: Sequence[Number], ranks: Sequence[Chunks]
     ) -> tuple[float, ...]:
-        """As `Step.micro_batch`."""
         return self.step.micro_batch(decodes, sums, ranks)
 
     def run(
         self, decodes: int, kept: int, batch: DecodeBatch | None, most: int, seconds: float
     ) -> tuple[int, float]:
-        """How many steps begin within `seconds`, of `most` at most but one at least, and what they take.
+        """The number of steps that begin within `seconds`, from one to `most`, and their total time.
 
-        A batch is then that many steps further.
+        A batch is advanced by these steps.
         """
         if batch is not None:
             return self._each(decodes, batch, min(most, AHEAD), seconds)
@@ -226,7 +226,7 @@ class StepTimes:
         return sums
 
     def _each(self, decodes: int, batch: DecodeBatch, most: int, seconds: float) -> tuple[int, float]:
-        """The same by what the sequences keep before each step."""
+        """The result of `run` for a batch, from the sums before each step."""
         step, spent, steps = self.step, float(self.step(decodes, batch.kept, ())), 1
         if spent * FEW < seconds and most > FEW:
             until = np.cumsum(step(decodes, batch.ahead(most), ()))
@@ -244,13 +244,13 @@ class StepTimes:
 # Steps with prompts as sums of tables
 
 KINDS = ("alone", "graph")  # launched one by one, and as a graph
-TABLE_BLOCKS = {B * T: 1024, B: 256}  # tokens, and sequences, that are priced at once
+TABLE_BLOCKS = {B * T: 1024, B: 256}  # tokens, and sequences, that are evaluated at once
 SumTriple = tuple[float, float, float]
-LONG_S = 16.0  # a step of such kernels waits for no launch, nor for a host that works beside
+LONG_S = 16.0  # kernels of such a step wait neither for launches nor for the engine CPU
 
 
 def has_tables(plan: StepEvaluator) -> bool:
-    """Whether its prices are such functions."""
+    """Whether the op times are functions of tokens or of sequences alone."""
     return len(plan.program.entries) == 1 and all(
         group.size in TABLE_BLOCKS or (group.size is None and all(price.apart for price in group.prices))
         for _, group in plan._groups
@@ -258,14 +258,14 @@ def has_tables(plan: StepEvaluator) -> bool:
 
 
 class PrefillTables:
-    """Seconds of steps that read prompts, by a plan for which `tabled` holds."""
+    """Seconds of steps with prefill, for an evaluator for which `has_tables` is true."""
 
     def __init__(self, plan: StepEvaluator, keeps: KvSums) -> None:
         self.plan = plan
         self._apart = [group for _, group in plan._groups if group.size is None]
         names = [f"s{i}" for i in range(len(keeps.functions))]
         own = partial(_decoding, keeps, names)
-        # Most steps that read prompts are of one kind, so that the other's code is made if it is asked for.
+        # Most steps with prefill are of one kind, so code for the other is built on demand.
         self._own = [cache(partial(self._attention, kind, own, ("B",), names)) for kind in KINDS]
         self._rows = [ContextRows(partial(_row, code)) for code in self._own]
         self._known = [row.known for row in self._rows]
@@ -278,7 +278,7 @@ class PrefillTables:
             ValuesByCount(partial(self._by_sequences, kind), TABLE_BLOCKS[B]) for kind in range(len(KINDS))
         ]
         self._of = [*enumerate(by_sequences)]
-        # Of steps that read many tokens of a prompt at least, and of those that read a few of each.
+        # For steps with at least one large chunk, and for steps with a few tokens of each prompt.
         self._steps = [
             ValuesByCount(partial(self._by_tokens, few), TABLE_BLOCKS[B * T]) for few in (False, True)
         ]
@@ -286,7 +286,7 @@ class PrefillTables:
     def _by_tokens(
         self, few: bool, counts: Array
     ) -> Iterator[tuple[float, tuple[int, ValuesByCount[SumTriple]]]]:
-        """Seconds of what so many tokens take, and what prices the rest of the step."""
+        """Seconds of the ops that depend on tokens, and the tables for the rest of the step."""
         prompt = Binding(B=1, T=2, C=0), Binding(B=counts - 2, T=1, C=0)
         at = MixedBinding(prompt) if few else Binding(B=1, T=counts, C=0)
         captured = np.broadcast_to(self.plan.captured(at) if self.plan.host else False, counts.shape)
@@ -295,9 +295,9 @@ class PrefillTables:
         return ((seconds[kind][i], self._of[kind]) for i, kind in enumerate(kinds))
 
     def _by_sequences(self, kind: int, counts: Array) -> Iterator[SumTriple]:
-        """Seconds of what so many sequences take; of what an engine adds; and of a step of no kernels.
+        """Seconds of the ops that depend on sequences; of engine overhead; and of a step without kernels.
 
-        Such a step takes what the host needs: to launch it, and to schedule and sample.
+        A step without kernels takes the engine CPU time: launch, scheduling and sampling.
         """
         at = Binding(B=counts, T=1, C=0)
 
@@ -309,7 +309,7 @@ class PrefillTables:
         return zip(self._sums(B, KINDS[kind], counts).tolist(), host(LONG_S), host(0.0), strict=True)
 
     def _sums(self, size: Size, kind: str, counts: Array) -> Array:
-        """Seconds of all prices of a size, by its value."""
+        """Seconds of all op times of a size, by its value."""
         groups = [(of.size, of) for _, of in self.plan._groups if of.size is not None and of.size == size]
         return sum((of(kind, Binding.only(its, counts))[0] for its, of in groups), np.zeros(counts.shape))
 
@@ -322,12 +322,12 @@ class PrefillTables:
         return TwoPartFunction(tape, few, late, [sum(group.sums(kind, there)[0] for group in self._apart)])
 
     def _by_sums(self, kind: int, decodes: int, sums: Sequence[float]) -> float:
-        """Seconds of attention of what decodes."""
+        """Seconds of attention of the decodes."""
         seconds: float = self._own[kind]()((decodes,), sums)[0]
         return seconds
 
     def _by_context(self, kind: int, decodes: int, sums: Sequence[float]) -> float:
-        """The same where the mean context decides; linear between whole ones."""
+        """Seconds of attention if the mean context determines them; linear between integers."""
         kept = int(sums[0])
         context = kept // decodes
         first, end, seconds = self._known[kind].get(decodes, NONE)
@@ -360,7 +360,7 @@ class PrefillTables:
         return busy if busy > least else least
 
     def _read(self, kind: int, alike: tuple[int, ...]) -> float:
-        """Seconds of attention of chunks that are alike, one after another, kept."""
+        """Seconds of attention of equal chunks in sequence, cached."""
         known, new, cached = self._reads[kind], alike[0], alike[1]
         if len(known) >= CACHED_VALUES:
             known.clear()
@@ -370,17 +370,17 @@ class PrefillTables:
 
 
 def _decoding(keeps: KvSums, names: Names, tape: Tape) -> Binding:
-    """Sequences that keep such sums."""
+    """Decoding sequences with symbolic sums."""
     return KvSumBinding(keeps, tape.symbol("B"), [tape.symbol(name) for name in names])
 
 
 def _prompt_groups(tape: Tape) -> Binding:
-    """Prompts that are alike."""
+    """Equal prompts with symbolic sizes."""
     return Binding(**{name: tape.symbol(name) for name in ("B", "T", "C")})
 
 
 def _row(code: Callable[[], TwoPartFunction], decodes: int, contexts: Array) -> Array:
-    """Values of code at mean contexts of so many sequences."""
+    """Values of code at mean contexts of `decodes` sequences."""
     return np.asarray(code().many((decodes,), (decodes * contexts,))[0])
 
 
@@ -411,7 +411,7 @@ class RecordingEstimator:
 
 
 class RecordingStepTimes(StepTimes):
-    """Prices of recorded steps; the sums of decode steps are those of `prices`, which are not recorded."""
+    """The times of recorded steps; sums of decode steps come from `prices` and are not recorded."""
 
     def __init__(self, prices: StepTimes) -> None:
         vars(self).update(vars(prices))
@@ -424,11 +424,11 @@ D = TypeVar("D", int, float)
 
 
 class ProgramEstimator:
-    """Steps of a program. Each sequence that decodes counts with its own context.
+    """The times of steps of a program, with each decoding sequence at its own context.
 
-    Steps that read prompts are looked up in tables, where prices allow that (`tabled`). Sequences that decode
-    are spread evenly over data-parallel ranks and micro-batches. A step that only decodes ends when the first
-    micro-batch may begin again: it is through the pipeline, and the first stage is free.
+    Steps with prefill are looked up in tables, if the op times allow it (`has_tables`). Decoding sequences
+    are distributed evenly over data-parallel ranks and micro-batches. A decode-only step ends when the first
+    micro-batch may begin again: it has left the pipeline, and the first stage is free.
     """
 
     def __init__(self, program: Program, model: DeviceCostModel) -> None:
@@ -436,7 +436,7 @@ class ProgramEstimator:
             raise InputError(f"simulate: {model.name} is a model of numbers; steps are of llmir's own")
         self.model, self.surface = model, Surface(program, model)
         self._keeps, self._parts = self.surface._keeps, in_flight(program)
-        self._first = 0 if C in self._keeps.functions else 1  # contexts, where prices do not read them
+        self._first = 0 if C in self._keeps.functions else 1  # contexts, if op times do not depend on them
         self.functions = (C,)[: self._first] + self._keeps.functions
         own = None if program.splits or self._parts > 1 else step_evaluator(program, model)
         self._tables = PrefillTables(own, self._keeps) if own and has_tables(own) else None
@@ -476,7 +476,7 @@ class ProgramEstimator:
     def _joined(
         self, decodes: D, kept: Sequence[Number], chunks: Chunks
     ) -> tuple[D, Sequence[Number], Chunks]:
-        """Chunks of one token are priced as sequences that decode."""
+        """Chunks of one token count as decoding sequences."""
         if ones := [cached for new, cached in chunks if new == 1]:
             more = self._keeps.sums(ones)
             kept = [a + b for a, b in zip(kept, more, strict=True)] if decodes else more
@@ -491,7 +491,7 @@ class ProgramEstimator:
 
 
 def in_flight(program: Program) -> int:
-    """Micro-batches that are in a pipeline at once: as many as there are stages, unless stated."""
+    """The number of micro-batches in a pipeline at once: the number of stages by default."""
     return program.micro_batches if program.micro_batches > 1 else len(program.entries)
 
 
@@ -499,11 +499,11 @@ def in_flight(program: Program) -> int:
 
 
 class SpeculativeEstimator:
-    """Steps in which each sequence that decodes has a row for its last token and one for each draft.
+    """Steps in which each decoding sequence has a row for its last token and one for each draft.
 
-    All that decode are priced at their mean context, which over-counts windows that some have not filled.
-    A step with prompts is one of the program, with logits of the drafts' rows added; the drafter then reads
-    the prompts too, in the step in which it makes the first draft of each sequence.
+    All decoding sequences are estimated at their mean context, which overestimates windows that some have not
+    filled. A step with prefill is one of the program, plus logits of the drafts' rows. The drafter then
+    prefills the prompts too, in the step in which it makes the first draft of each sequence.
     """
 
     functions: tuple[Dim, ...] = (C,)
@@ -535,7 +535,7 @@ class SpeculativeEstimator:
         return verified + self._reading(decodes, context, chunks)
 
     def _more(self, decodes: int, context: int) -> float:
-        """Seconds, in a step with prompts, of logits of all rows and of all drafts but each one's first."""
+        """In a step with prefill, the seconds of logits of all rows and of all drafts after the first."""
         first, _, drafts = self._drafts(decodes, context, context)
         return self._heads(decodes) + drafts[context - first] * (1 - 1 / self.drafts.tokens)
 
@@ -570,7 +570,7 @@ class SpeculativeEstimator:
         return self._reads(decodes, sums if decodes else (), chunks)
 
     def _heads(self, decodes: int) -> float:
-        """Seconds of logits of all rows, less those of one row of each sequence."""
+        """The seconds of logits of all rows, minus those of one row per sequence."""
         if decodes not in self._logits:
             at = np.array([1])
             more = self._verify.many(decodes, at) - self._last.many(decodes, at)
@@ -595,7 +595,7 @@ class SpeculativeEstimator:
 
 
 class _VerifyStep:
-    """Seconds of steps in which all sequences have so many `new` tokens."""
+    """Seconds of steps in which all sequences have `new` tokens."""
 
     def __init__(self, program: Program, model: DeviceCostModel, new: int) -> None:
         self._plan: StepEvaluator = step_evaluator(program, model)
@@ -603,7 +603,7 @@ class _VerifyStep:
         self._codes: dict[bool, TwoPartFunction] = {}
 
     def many(self, sequences: int, contexts: Array) -> Array:
-        """Seconds of a step of so many sequences, at each context."""
+        """Seconds of a step with `sequences` sequences, at each context."""
         of = self._plan
         graph = bool(of.host and of.captured(Binding(B=sequences, T=self._new, C=1)))
         if graph not in self._codes:

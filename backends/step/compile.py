@@ -1,6 +1,6 @@
 """A step as a compiled function: time and peak memory at many points, without reports.
 
-`StepCode` takes sizes like `llmir.analyze` and returns `StepFigures`, seconds and bytes; `slope` gives
+`StepCode` takes sizes like `llmir.analyze` and returns `StepFigures`, seconds and bytes; `slope` returns
 their derivatives.
 """
 
@@ -34,10 +34,10 @@ class StepFigures(NamedTuple):
 
 
 class StepCode:
-    """What a report says of `time_s` and `peak_memory_bytes`, without a report: called like `analyze`.
+    """`time_s` and `peak_memory_bytes` of a report as a compiled function, called like `analyze`.
 
-    Steps of one new token are of other code than others, as more of it is known. Each is made when first
-    asked for, and what depends on `batch` and `new` alone is kept from one `context` to the next.
+    Steps with one new token have separate code, because more of it is constant. Each code is compiled on
+    first use, and parts that depend on `batch` and `new` only are cached between contexts.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class StepCode:
         self.program, self.model, self.phase = program, model, phase
         self.cache_policy = policy(cache_policy).name
         self._codes: dict[tuple[Program, bool], StepFunction] = {}
-        # Where neither images nor whole prompts nor drafts decide which program runs.
+        # If neither images nor whole prompts nor drafts decide which program runs.
         self._plain = not (program.patches or program.splits or "prompt" in program.facts)
         self._quick: dict[bool, StepFunction] = {}
 
@@ -67,7 +67,7 @@ class StepCode:
         return f"<StepCode {self.program.name} on {self.model.device.name}>"
 
     def __call__(self, batch: Any = 1, new: Any = 1, context: Any = 0) -> StepFigures:
-        """One step: numbers, or arrays that broadcast together. InputError as `analyze` has it."""
+        """Evaluate steps at numbers, or arrays that broadcast together. InputError as in `analyze`."""
         if type(batch) is type(new) is type(context) is int:
             parts, quick = self.program.micro_batches, self._quick.get(new == 1)
             if quick and 0 < batch <= MOST and 0 < new <= MOST and 0 <= context <= MOST and not batch % parts:
@@ -84,9 +84,9 @@ class StepCode:
         return StepFigures(*code(at))
 
     def slope(self, by: str, batch: int = 1, new: int = 1, context: int = 0) -> StepFigures:
-        """What a step takes more for one more in `batch`, `new` or `context`, by derivatives.
+        """The derivatives of the results with respect to `batch`, `new` or `context`.
 
-        Between kinks: what is rounded up stands still, and of several kernels the one that holds goes on.
+        They hold between kinks: rounded values are constant, and the fastest kernel stays the same.
         """
         name = dict(zip(STEP, SIZES, strict=True))[str(choice("by", by, STEP))]
         given = integer("batch", batch, 1), integer("new", new, 1), integer("context", context)
@@ -97,7 +97,7 @@ class StepCode:
         return StepFigures(*(value / (program.micro_batches if name == "B" else 1) for value in found))
 
     def _code(self, program: Program, single: bool) -> StepFunction:
-        """That of what runs, for single new tokens or any."""
+        """The code of a program, for one new token or any number."""
         if (program, single) not in self._codes:
             steps = step_evaluator(program, self.model, self.cache_policy)
 
@@ -108,7 +108,7 @@ class StepCode:
         return self._codes[program, single]
 
     def text(self, printer: str = "python", new: int = 1) -> str:
-        """The source for so many new tokens: `early` of batch and new, `late` of the context and that."""
+        """The source for `new` new tokens: `early` of batch and new, `late` of the context and that."""
         printer = str(choice("printer", printer, tuple(PRINTERS)))
         new = integer("new", new, 1)
         program, _, _ = batch_program(

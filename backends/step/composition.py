@@ -1,12 +1,12 @@
-"""Steps of any composition: decoding sequences of any contexts, together with chunks of prompts.
+"""Steps of any composition: decoding sequences with any contexts, together with prefill chunks.
 
-Order of the file. `KvSums`: at one new token per sequence a size is a sum of products of a part that counts
-sequences and a function of the context; a few such functions suffice, and the others are their multiples
-plus a constant. Their sums over the sequences are all that a step needs.
+`KvSums`: with one new token per sequence, a size is a sum of products of a part that counts sequences and a
+function of the context. A few of these functions suffice, and the others are their multiples plus a constant.
+Their sums over the sequences are all that a step needs.
 
-`CompositionSteps`: the op times as code. Ops that read one product of sizes become a table, ops that treat
-sequences of each kind separately (attention) have cached times for chunks and recorded code for decodes,
-and the others are recorded as functions of the sums.
+`CompositionSteps`: the op times as code. Ops that depend on one product of sizes become a table. Ops that
+treat sequences of each kind separately (attention) have cached times for chunks and recorded code for
+decodes. The others are recorded as functions of the sums.
 
 `DecodeBatch`: sequences that decode together. The sums grow by rates that change at few contexts (a full
 window, the start of a chunk), so that a step adds rates without visiting each sequence.
@@ -57,10 +57,10 @@ from .timing import Timing
 
 # Sums over decoding sequences
 
-_NEAR = 12  # contexts on either side of those at which an atom bends
-_TURNS = 4  # of what comes again every so many tokens
+_NEAR = 12  # contexts on either side of a kink
+_TURNS = 4  # periods that are checked
 _FIRST_SAMPLES = 512
-_FAR = 1 << 22  # beyond, no cache goes
+_FAR = 1 << 22  # larger than any cache
 _DENOMINATORS = 48
 
 
@@ -69,7 +69,8 @@ class JointSizeError(Exception):
 
 
 def split_size(size: Size) -> Mapping[Size, Size]:
-    """A size of one new token of each sequence: by what counts sequences, the function of the context.
+    """Split a size for one new token per sequence: factors that count sequences, with functions of the
+    context.
 
     >>> from llmir.ir.sizes.polynomial import B, T
     >>> from llmir.ir.sizes.polynomial import ceildiv
@@ -121,7 +122,7 @@ def _symbols(factor: Factor) -> Iterator[str]:
 
 
 class KvSums:
-    """Functions of the context, of which some others are sums of multiples and a constant."""
+    """Functions of the context, from which other functions follow as linear combinations with a constant."""
 
     def __init__(self, wanted: Iterable[Dim]) -> None:
         each = sorted(dict.fromkeys(map(_primitive, wanted)), key=lambda f: (len(str(f)), str(f)))
@@ -141,7 +142,7 @@ class KvSums:
         return self._of[function]
 
     def _simplest(self, function: Dim) -> Dim:
-        """What must be known besides for a function to follow: the context, a part of it, or all of it."""
+        """The simplest additional function that determines a given one: the context, an atom, or itself."""
         before = self.functions
         for other in (C, *sorted(_atoms(function), key=lambda f: (len(str(f)), str(f)))):
             self.functions = (*before, other)
@@ -152,7 +153,7 @@ class KvSums:
         return function
 
     def _solved(self, function: Size) -> tuple[float, ...] | None:
-        """By values at every context at which something bends."""
+        """The coefficients of a function, fitted at every context with a kink."""
         values = np.broadcast_to(self._at(function), self._at.shape)
         columns = [np.ones(self._at.shape), *map(self._at, self.functions)]
         scale = [float(np.abs(column).max()) or 1.0 for column in columns]
@@ -197,7 +198,7 @@ def _dims(size: Size) -> Iterator[Dim]:
 
 
 def _contexts(functions: Iterable[Dim]) -> Any:
-    """Contexts around each at which an atom of the functions bends, and the first ones."""
+    """The first contexts, and those around each kink of the functions."""
     bends = {0}
     for function in functions:
         for monomial, _ in function.terms:
@@ -227,7 +228,7 @@ _parts = lru_cache(maxsize=1 << 12)(split_size)
 
 
 class KvSumBinding(UnevenBinding):
-    """The same as the sequences themselves, from how many there are and what they keep together."""
+    """A binding for decoding sequences, given by their number and their sums."""
 
     keeps: KvSums
     means: tuple[Number, ...]
@@ -240,7 +241,7 @@ class KvSumBinding(UnevenBinding):
         vars(self).update(keeps=keeps, means=means, _each=plain, _asked={})
 
     def __call__(self, size: Size) -> Number:
-        """The mean over sequences of what a size would be if all had the context of each."""
+        """The mean over the sequences of the size with equal contexts."""
         if not isinstance(size, Dim):
             return size
         asked: dict[Size, Number] = vars(self)["_asked"]
@@ -275,7 +276,7 @@ class KvSumBinding(UnevenBinding):
 
 
 class SizeRecorder(KvSumBinding):
-    """Sequences of which only is found out what they are asked for."""
+    """Sequences that only record which sizes are evaluated."""
 
     def __init__(self, symbolic: bool) -> None:
         tape = Tape(SCALARS)
@@ -303,10 +304,10 @@ class SizeRecorder(KvSumBinding):
 
 
 class MixedStep(MixedBinding):
-    """Sequences that keep such sums, and others beside them."""
+    """Decoding sequences given by sums, and other sequences with them."""
 
     def __call__(self, size: Size) -> Number:
-        """As of any mixed step; but what is kept is known of whole sizes."""
+        """The value in any mixed step; sums are known for whole sizes only."""
         if not isinstance(size, Dim):
             return size
         if size not in self._sizes:
@@ -326,7 +327,7 @@ class MixedStep(MixedBinding):
         return {}
 
     def within(self, phase: str) -> MixedBinding:
-        """Those in one phase; all where nothing is said of phases."""
+        """The parts in one phase; all parts if phases are not set."""
         if not self.phases:
             return self
         return MixedStep(part for part, its in zip(self.parts, self.phases, strict=True) if its == phase)
@@ -334,15 +335,15 @@ class MixedStep(MixedBinding):
 
 # Steps of a composition as code
 
-CACHED_VALUES = 1 << 16  # values of which a table keeps what it found
+CACHED_VALUES = 1 << 16  # values cached per table
 Run = Callable[..., tuple[Any, ...]]
 Names = Sequence[str]
 RepeatsByOpTime = Mapping[OpTime, Sequence[int]]  # how often each stage runs them
-ChunkGroup = tuple[float, int, int]  # of chunks that are alike: how many, new and cached tokens of each
+ChunkGroup = tuple[float, int, int]  # a group of equal chunks: count, new and cached tokens of each
 
 
 class TwoPartFunction:
-    """A function in two parts: of few values, which is kept, and the rest."""
+    """A function in two parts: one with few distinct inputs, which is cached, and the rest."""
 
     def __init__(self, tape: Tape, few: Names, late: Names, outputs: Sequence[Number]) -> None:
         early, self._rest = Function.of(tape, (*few, *late), outputs).parted(late)
@@ -364,7 +365,7 @@ class TwoPartFunction:
 
     @cached_property
     def late(self) -> Run:
-        """The rest: of its values, and of what the first part gives."""
+        """The rest, a function of its inputs and of the first part's results."""
         return python.compiled(self._rest)
 
     @cached_property
@@ -373,11 +374,11 @@ class TwoPartFunction:
 
 
 class SeparatePhaseError(Exception):
-    """A price is of one kind of sequences after another."""
+    """An op time that evaluates each kind of sequences separately."""
 
 
 class SumBinding(MixedBinding):
-    """Any sequences, of which products of symbols are given as sums."""
+    """Any sequences, with sums given for products of symbols."""
 
     def __init__(self, given: Mapping[Dim, Number]) -> None:
         super().__init__(())
@@ -385,7 +386,6 @@ class SumBinding(MixedBinding):
 
     @property
     def xp(self) -> Namespace:
-        """That of what is given."""
         return namespace(*self._given.values())
 
     def each(self, of: object, seconds: Callable[[Binding], Sequence[Number]]) -> list[Number]:
@@ -394,7 +394,7 @@ class SumBinding(MixedBinding):
 
 
 class ChunkRecorder(Binding):
-    """Chunks of prompts, of which is noted what they are asked for."""
+    """Prefill chunks that record which sizes are evaluated."""
 
     def __init__(self, tape: Tape) -> None:
         super().__init__()
@@ -405,7 +405,6 @@ class ChunkRecorder(Binding):
 
     @property
     def xp(self) -> Namespace:
-        """That of the tape."""
         found: Namespace = self.tape.namespace
         return found
 
@@ -416,12 +415,12 @@ class ChunkRecorder(Binding):
 
 
 class SymbolicStep(MixedStep):
-    """What decodes, and chunks beside it; times of a chunk alone are symbols, and so are its sums."""
+    """Decodes with prefill chunks; times of a single chunk are symbols, and so are their sums."""
 
     own: KvSumBinding | None
     chunks: ChunkRecorder | None
-    one: Binding  # a chunk, on a tape of its own
-    alone: list[tuple[Number, Number]]  # of times of a chunk: on its own tape, and the sum on this one
+    one: Binding  # a chunk, on a separate tape
+    alone: list[tuple[Number, Number]]  # times of a chunk: on its tape, and the sum on this one
 
     def __init__(
         self,
@@ -435,11 +434,10 @@ class SymbolicStep(MixedStep):
 
     @property
     def xp(self) -> Namespace:
-        """That of the parts."""
         return self.parts[0].xp
 
     def each(self, of: object, seconds: Callable[[Binding], Sequence[Number]]) -> list[Number]:
-        """What decodes, and what the chunks take, each by itself."""
+        """The times of the decodes and of the chunks separately."""
         found: list[Number] = list(seconds(self.own)) if self.own else []
         if self.chunks is None:
             return found
@@ -449,13 +447,13 @@ class SymbolicStep(MixedStep):
         return [a + b for a, b in zip(found, sums, strict=True)] if found else list(sums)
 
     def within(self, phase: str) -> MixedBinding:
-        """What decodes, or the chunks."""
+        """The decodes, or the chunks."""
         own, chunks = (self.own, None) if phase == "decode" else (None, self.chunks)
         return SymbolicStep(own, chunks, self.one, self.alone)
 
 
 class TimeTable(dict[Any, tuple[float, ...]]):
-    """Seconds on each stage of prices that read some products of symbols, by their values."""
+    """Seconds on each stage of op times that depend on some products of symbols, by their values."""
 
     def __init__(self, sizes: Sequence[Dim], prices: RepeatsByOpTime, of: StepEvaluator, graph: bool) -> None:
         super().__init__()
@@ -477,7 +475,7 @@ class TimeTable(dict[Any, tuple[float, ...]]):
 
 
 class MixedStepFunction:
-    """Steps that read chunks of prompts, beside what decodes or alone; as a graph or kernel by kernel."""
+    """Steps with prefill chunks, with or without decodes; as a graph or kernel by kernel."""
 
     def __init__(self, of: StepEvaluator, keeps: KvSums, decodes: bool, graph: bool) -> None:
         self.tables, rest = _tables(of, graph)
@@ -493,7 +491,7 @@ class MixedStepFunction:
             totals = [total + times * time for total, times in zip(totals, repeats, strict=True)]
         asked = list(chunks.asked.items())
         late = [*names, *(f"g{i}" for i in range(len(asked))), *(f"f{i}" for i in range(len(at.alone)))]
-        # The symbols are numbered as they were asked for.
+        # The symbols are numbered in the order of first use.
         few = ("B",) if decodes else ()
         self._rest = TwoPartFunction(tape, few, late, totals)
         sizes = [size for table in self.tables for size in table.sizes]
@@ -527,7 +525,7 @@ class MixedStepFunction:
     def on_rank(
         self, count: float, sums: Sequence[float], chunks: Sequence[ChunkGroup], others: Sequence[ChunkGroup]
     ) -> tuple[float, ...]:
-        """The same of a rank that reads these chunks, beside ranks that read others."""
+        """The step on a rank with these chunks, while other ranks have others."""
         known, total = self._placed, None
         for place in (*((chunk, True) for chunk in chunks), *((chunk, False) for chunk in others)):
             found = known.get(place)
@@ -539,10 +537,10 @@ class MixedStepFunction:
         return self._run(count, sums, total)
 
     def _of_rank(self, chunk: ChunkGroup, own: bool) -> tuple[float, ...]:
-        """What chunks on one rank add there, or on another one.
+        """The time that chunks on one rank add there, or on another rank.
 
-        As many on each rank add there what all ranks see, each time, and what it sees alone once: so the
-        difference between those and one is what all see of others.
+        Equal chunks on each rank add the shared work once per rank, and the work of one rank once. The
+        difference from a chunk on one rank is therefore the shared work of the other ranks.
         """
         (times, new, cached), ranks = chunk, self._ranks
         one, each = (self._chunk((n, new), (cached,)) for n in (1, ranks))
@@ -556,7 +554,9 @@ class MixedStepFunction:
 def _sum_code(
     tables: Sequence[TimeTable], single: TwoPartFunction, rest: TwoPartFunction, depth: int, decodes: bool
 ) -> Run:
-    """The sum of tables and the rest: of how many sequences, their sums, and the values of all chunks."""
+    """The code that sums tables and the rest, from the number of sequences, their sums, and the values of
+    chunks.
+    """
     lines, start = ["def run(count, sums, chunks):"], 0
     early: dict[str, Any] = {"late": rest.late}
     if decodes:
@@ -580,7 +580,7 @@ def _sum_code(
 
 
 def _tables(of: StepEvaluator, graph: bool) -> tuple[list[TimeTable], dict[OpTime, list[int]]]:
-    """Prices that sums of products of symbols decide, as tables by those; and the rest."""
+    """Op times that depend on sums of products of symbols, as tables; and the remaining op times."""
     groups: dict[tuple[Dim, ...], dict[OpTime, list[int]]] = {}
     rest: dict[OpTime, list[int]] = {}
     for price, repeats in of.repeats():
@@ -598,7 +598,7 @@ def _launch(of: StepEvaluator, price: OpTime, at: Binding, graph: bool) -> Numbe
 
 
 def _summed(price: OpTime, of: StepEvaluator, graph: bool) -> tuple[Dim, ...] | None:
-    """The products that a price reads, if they are all that it reads and none is of caches; else None."""
+    """The products that an op time depends on, if it depends on nothing else and none involves caches."""
     stated = getattr(price, "sizes", None)
     if stated is None or any(isinstance(atom, (OfDecode, OfPrefill)) for atom in size_atoms(stated)):
         return None
@@ -614,7 +614,7 @@ def _summed(price: OpTime, of: StepEvaluator, graph: bool) -> tuple[Dim, ...] | 
 
 
 class DecodeFunction:
-    """Steps that decode alone: all as one function of how many sequences there are and what they keep."""
+    """Decode-only steps as one function of the number of sequences and their sums."""
 
     def __init__(self, of: StepEvaluator, keeps: KvSums, graph: bool) -> None:
         tape, names = Tape(SCALARS), [f"s{i}" for i in range(len(keeps.functions))]
@@ -645,21 +645,21 @@ class CompositionSteps:
         return self._decoding[graph](count, sums)
 
     def mixed(self, count: float, sums: Sequence[float], chunks: Sequence[ChunkGroup]) -> tuple[float, ...]:
-        """The same of one that reads chunks: of each kind how many there are, new and cached tokens."""
+        """The times of a step with prefill chunks, each given by count, new and cached tokens."""
         beside, timing, sequences = self._reading(count, chunks)
         return timing(sequences, *beside(count, sums, chunks))
 
     def on_rank(
         self, count: float, sums: Sequence[float], chunks: Sequence[ChunkGroup], others: Sequence[ChunkGroup]
     ) -> tuple[float, ...]:
-        """The same as a rank takes that reads these chunks, beside ranks that read others."""
+        """The times on a rank with these chunks, while other ranks have others."""
         ranks = self.of.program.parallelism.dp
         each = [(times * ranks, new, cached) for times, new, cached in chunks]
         beside, timing, sequences = self._reading(count, each)
         return timing(sequences, *beside.on_rank(count, sums, chunks, others))
 
     def _reading(self, count: float, chunks: Sequence[ChunkGroup]) -> tuple[MixedStepFunction, Run, float]:
-        """What prices a step that reads chunks: its kernels, and all of it; and how many sequences it has."""
+        """The kernel function and the timing function of a step with prefill, and its number of sequences."""
         ranks = self.of.program.parallelism.dp
         tokens, sequences, most = -(-count // ranks) if ranks > 1 else count, count, 0
         for times, new, _ in chunks:
@@ -680,14 +680,14 @@ class CompositionSteps:
         return self._beside[key], self._timing[graph], sequences
 
     def _graph(self, tokens: float, few: bool, at: Callable[[], Binding]) -> bool:
-        """Whether a step of so many tokens a rank, few of each sequence or not, is launched as a graph."""
+        """Whether a step with `tokens` tokens per rank runs as a graph; `few` means few per sequence."""
         key = tokens, few
         if key not in self._captured:
             self._captured[key] = bool(self.of.host and self.of.captured(at()))
         return self._captured[key]
 
     def _timed(self, graph: bool) -> Run:
-        """What stages take as a function of the sequences and of the kernels' seconds on each."""
+        """The stage times as a function of the sequences and of the kernel seconds on each stage."""
         tape, names = Tape(SCALARS), [f"t{i}" for i in range(self.of.depth)]
         timing = self.of.timing(Binding(B=tape.symbol("B")), tuple(map(tape.symbol, names)), graph)
         return python.compiled(Function.of(tape, ("B", *names), (timing.step, *timing.stages)))
@@ -701,10 +701,10 @@ _FIRST_CONTEXTS = 1 << 10
 
 
 class PeriodicFunction(NamedTuple):
-    """How a function of contexts goes: its first values, then every `period` tokens the same and `more`.
+    """A function of the context: its first values, then a repetition every `period` tokens, plus `more`.
 
-    Its rate, from a context to the next, changes after each of the contexts `once` and after all that leave
-    the rests `again`, by so much.
+    Its rate from one context to the next changes by the given amounts after each context in `once`, and after
+    each context with a remainder in `again`.
     """
 
     values: tuple[int, ...]
@@ -721,7 +721,7 @@ class PeriodicFunction(NamedTuple):
 
 @lru_cache(maxsize=1 << 8)
 def periodic_function(function: Dim) -> PeriodicFunction:
-    """That of a function, from its values."""
+    """Find the periodic form of a function from its values."""
     period, length = lcm(*(a.by for a in size_atoms([function]) if isinstance(a, CeilDiv))), _FIRST_CONTEXTS
     while True:
         length = min(2 * length + 4 * period, FAR)
@@ -739,7 +739,7 @@ def periodic_function(function: Dim) -> PeriodicFunction:
 
 
 def _goes_on(function: Dim, length: int, period: int) -> bool:
-    """Whether far contexts see as much more every period."""
+    """Whether the function grows equally in every period at far contexts."""
     far = np.array([length, *(1 << n for n in range(length.bit_length(), FAR.bit_length()))], dtype=float)
     more = np.broadcast_to(Binding(C=far + period)(function) - Binding(C=far)(function), far.shape)
     return bool(np.all(more == more[0]))
@@ -774,11 +774,11 @@ class DecodeBatch:
 
     @property
     def kept(self) -> tuple[int, ...]:
-        """What they keep together."""
+        """The current sums."""
         return tuple(self._sums)
 
     def join(self, context: int) -> None:
-        """One more, with so many cached tokens; InputError for what is no number of them."""
+        """Add a sequence with `context` cached tokens; InputError for an invalid number."""
         self._put(integer("context", context, most=FAR), 1)
 
     def leave(self, context: int) -> None:
@@ -802,7 +802,7 @@ class DecodeBatch:
             self._rates[i] += count * (each.at(context + 1) - here)
 
     def advance(self, steps: int = 1) -> None:
-        """So many steps: each has as many tokens more."""
+        """Run `steps` steps, each of which adds one token per sequence."""
         for i, each in enumerate(self._courses):
             self._sums[i] += self._rates[i] * steps
             for after, change in self._changes(each, steps):
@@ -811,7 +811,7 @@ class DecodeBatch:
         self._step += steps
 
     def ahead(self, steps: int) -> list[Array]:
-        """What they keep together before each of the next steps."""
+        """The sums before each of the next steps."""
         found, later = [], np.arange(steps)
         for i, each in enumerate(self._courses):
             sums = self._sums[i] + self._rates[i] * later
@@ -845,10 +845,10 @@ PAIRS = "pairs of new and cached tokens"
 
 
 class Surface:
-    """Seconds of a step by what it is made of; sums of functions of contexts, `keeps`, are what it is told.
+    """Seconds of a step by its composition, given sums of context functions (`keeps`).
 
-    `step` is the sum over sequences of what each does after its own context, in one call of each kernel for
-    all that decode: what `analyze` says of them, given one by one as `beside`.
+    `step` adds up the work of each sequence at its own context, with one call of each kernel for all decodes.
+    The result equals `analyze` with the sequences listed as `beside`.
     """
 
     def __init__(self, program: Program, model: DeviceCostModel) -> None:
@@ -870,7 +870,7 @@ class Surface:
         whole: dict[str, None] = {}
         mixed = MixedStep([asked, Binding(B=1, T=DRAFTS + 1, C=1)], ("decode", "prefill"))
         for of in plans:
-            # What reads one product of counts, such as tokens, asks for no function of contexts.
+            # Ops that depend on one product of counts, such as tokens, use no function of contexts.
             counted = {
                 price
                 for (size, _), each in of._timed.items()
@@ -895,28 +895,28 @@ class Surface:
 
     @cached_property
     def keeps(self) -> tuple[Dim, ...]:
-        """The functions of a sequence's context, `C`, whose sums over the decoding sequences it is given."""
+        """The functions of a sequence's context `C` whose sums over the decoding sequences are the input."""
         return self._keeps.functions
 
     @property
     def whole(self) -> tuple[str, ...]:
-        """Ops whose price reads more of sequences than such sums: they are priced at the mean context."""
+        """Ops with times that depend on more than these sums; they are evaluated at the mean context."""
         return tuple(vars(self._asked)["whole"])
 
     def kept(self, contexts: Iterable[int]) -> tuple[int, ...]:
-        """What sequences of these contexts keep together: the sum of each of `keeps`."""
+        """The sum of each of `keeps` over sequences with these contexts."""
         each = items("contexts", contexts, "numbers of cached tokens")
         return self._keeps.sums(integer("contexts", c) for c in each)
 
     def batch(self, contexts: Iterable[int] = ()) -> DecodeBatch:
-        """Sequences of these contexts that decode together, whose `kept` follows from step to step."""
+        """Sequences with these contexts that decode together; `kept` is updated from step to step."""
         return DecodeBatch(self.keeps, items("contexts", contexts, "numbers of cached tokens"))
 
     def step(self, decodes: int, kept: Sequence[float] = (), chunks: Iterable[Chunk] = ()) -> float:
-        """Seconds of a step in which so many sequences decode, which keep such sums, beside these chunks.
+        """Seconds of a step with `decodes` decoding sequences that have the sums `kept`, and prefill chunks.
 
-        Sequences are of all data-parallel ranks, which share them evenly. A chunk is its new tokens and those
-        cached before them. InputError for an empty step, or other sums than of `keeps`.
+        The sequences are distributed evenly over data-parallel ranks. A chunk is a pair of new and cached
+        tokens. InputError for an empty step, or a wrong number of sums.
         """
         return self._seconds(decodes, kept, chunks)[0]
 
@@ -930,7 +930,7 @@ class Surface:
         """Seconds of the step, and of one micro-batch on each stage."""
         if type(decodes) is not int or not 0 <= decodes <= MOST:
             decodes = integer("decodes", decodes)
-        # What a simulation asks for millions of times is looked at as little as can be.
+        # A simulation calls this millions of times, so it checks as little as possible.
         if not (type(kept) in (tuple, list) and _sums(kept)):
             kept = [number("kept", total) for total in items("kept", kept, "sums")]
         if len(kept) != (len(self.keeps) if decodes else 0):
@@ -959,9 +959,9 @@ class Surface:
     def micro_batch(
         self, decodes: float, kept: Sequence[float], each: Sequence[tuple[float, int, int]]
     ) -> tuple[float, ...]:
-        """Seconds of a step whose micro-batches have each so much, and of one of them on each stage.
+        """Seconds of a step with equal micro-batches, and of one micro-batch on each stage.
 
-        Chunks are of several new tokens, and say how many there are of each kind; all that is taken as given.
+        Chunks have several new tokens each and a count of equal ones. Arguments are not checked.
         """
         few = self._splits and any(self._phase(new, cached) == "decode" for _, new, cached in each)
         if few or not self.model.symbolic:
@@ -978,10 +978,10 @@ class Surface:
         each: Sequence[tuple[float, int, int]],
         others: Sequence[tuple[float, int, int]],
     ) -> tuple[float, ...]:
-        """The same where one data-parallel rank reads `each`, and other ranks read others beside it.
+        """The times if one data-parallel rank has the chunks `each`, and other ranks have `others`.
 
-        Ranks go abreast, and what decodes is on all of them evenly. Experts see what all ranks read, and the
-        rest of a rank only its own: a step lasts as long as the rank that takes longest.
+        Ranks run in lockstep with equal decodes. Experts process the tokens of all ranks, other ops those of
+        their rank: a step takes as long as the slowest rank.
         """
         few = self._splits and any(self._phase(new, cached) == "decode" for _, new, cached in each)
         if few or self.program.parallelism.dp == 1 or not self.model.symbolic:
@@ -997,7 +997,7 @@ class Surface:
     def _timing(
         self, decodes: float, kept: Sequence[float], chunks: Sequence[tuple[float, int, int]]
     ) -> Timing:
-        """By the prices themselves, of what one micro-batch has."""
+        """The times of one micro-batch, evaluated by the op times directly."""
         parts: list[tuple[str, Binding]] = []
         if decodes:
             parts.append(("decode", KvSumBinding(self._keeps, decodes, kept)))
@@ -1018,7 +1018,7 @@ class Surface:
         return self._codes[key]
 
     def _plan(self, decodes: bool, reads: bool) -> StepEvaluator:
-        """That of what runs."""
+        """The evaluator of the phases that run."""
         program = self.program.phase("prefill" if reads else "decode")
         if decodes and reads and program.splits:
             return mixed_step_evaluator(program, self.model)

@@ -1,13 +1,13 @@
 """Evaluate a step: the times of all ops on all stages, engine overhead, bubbles and memory.
 
-Order of the file: the rows of a report (`OpCost`, `op_costs`) with engine overhead and bubbles, so that on
-each stage the rows add up to the step; `OpGroup`, op times that depend on the same size, evaluated
-together; the placement of ranks on nodes (`place_on_nodes`); `StepEvaluator`, everything that is computed
-once for a program on a device (`step_evaluator` returns it); and `MixedStepEvaluator`, for a step of
-prefill and decode together, in which ops that both phases run alike are one op of all sequences.
+Order of the file: the rows of a report (`OpCost`, `op_costs`) with engine overhead and bubbles, which add up
+to the step on each stage; `OpGroup`, op times that depend on equal sizes, evaluated together; the placement
+of ranks on nodes (`place_on_nodes`); `StepEvaluator`, everything that is computed once for a program on a
+device (`step_evaluator` returns it); and `MixedStepEvaluator`, for a step of prefill and decode together, in
+which ops that both phases share are one op of all sequences.
 
-`StepEvaluator` makes the one split of a step (`StepSeconds`): an op's time is its kernel as it runs, and what
-the engine adds has rows of its own.
+`StepEvaluator` defines the split of a step (`StepSeconds`): an op's time is its kernel's time in the step,
+and engine overhead has separate rows.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ _new, _set = object.__new__, object.__setattr__
 
 @dataclass(frozen=True)
 class OpCost(Figures):
-    """One execution of an op on one rank; a step runs it `repeat` times. Figures are arrays on a grid.
+    """One execution of an op on one rank; a step runs it `repeat` times. Values are arrays on a grid.
 
-    Rows of kind `overhead` are no ops: they take time, and have no FLOPs and no bytes.
+    Rows of kind `overhead` are not ops: they take time, but have no FLOPs and bytes.
     """
 
     name: str
@@ -96,8 +96,8 @@ class OpCost(Figures):
     bound: Any
     share: Number  # of the step on all stages, all repeats together
     ideal_time_s: Number  # the roofline of the same
-    basis: Basis  # what the time is made of: measured kernels, and whose, or rates of the datasheet
-    error: Number | None  # the mean relative error that is known of such times
+    basis: Basis  # the basis of the time: measured kernels, with their device, or datasheet rates
+    error: Number | None  # the known mean relative error of these times
     shape: tuple[Any, ...]  # of the local first result
 
     @property
@@ -107,21 +107,21 @@ class OpCost(Figures):
 
     @classmethod
     def made(cls, fields: dict[str, Any]) -> OpCost:
-        """Of fields in order, which cannot be written: quick, as each of a report's rows has two dozen."""
+        """Build a row from its fields without checks, because a report has many rows."""
         row = _new(cls)
         _set(row, "__dict__", fields)
         return row
 
     def of(self, named: Mapping[str, Any]) -> OpCost:
-        """The same of another op whose figures are the same."""
+        """The row of another op with equal values."""
         return self.made({**vars(self), **named})
 
 
 @dataclass(frozen=True)
 class StageCost(Figures):
-    """A pipeline stage: one micro-batch's time, what the step is made of there, and one rank's memory.
+    """A pipeline stage: the time of one micro-batch, the parts of the step, and the memory of one rank.
 
-    `ops_s`, `overhead_s` and `bubble_s` are of all micro-batches and add up to the step.
+    `ops_s`, `overhead_s` and `bubble_s` cover all micro-batches and add up to the step.
     """
 
     stage: int
@@ -138,7 +138,7 @@ class StageCost(Figures):
 def stage_costs(
     seconds: StepSeconds, parts: int, memories: Sequence[RankMemory], at: Binding
 ) -> tuple[StageCost, ...]:
-    """One row a pipeline stage, of so many micro-batches."""
+    """One row per pipeline stage, for `parts` micro-batches."""
     bubbles = Timing(seconds.whole, parts).bubbles
     rows = zip(seconds.whole, seconds.kernels, seconds.overheads, bubbles, memories, strict=True)
     return tuple(
@@ -166,9 +166,9 @@ def share_of(part: Number, whole: Number) -> Number:
 
 
 class TimeEstimate(NamedTuple):
-    """A price at a point or on a grid: its time as it runs, the bound, the roofline's, and which one holds.
+    """An op time at a point or on a grid: time in the step, bound, roofline time, and the fastest kernel.
 
-    `bound` and `which` are places, in `BOUNDS` and of one of several prices, so that symbols go through.
+    `bound` and `which` are indices, into `BOUNDS` and into the kernels, so that they can be symbolic.
     """
 
     time: Number
@@ -178,7 +178,7 @@ class TimeEstimate(NamedTuple):
 
     @classmethod
     def of(cls, price: OpTime, runs: Binding, at: Binding, hidden: Number) -> TimeEstimate:
-        """Those of a price: its time at the sizes that it runs at, its roofline at those asked for.
+        """Evaluate an op time: its time at the padded sizes `runs`, its roofline at the requested sizes.
 
         `hidden` is the share of the launch that the step's graph hides.
         """
@@ -186,10 +186,10 @@ class TimeEstimate(NamedTuple):
 
 
 class RowKind(NamedTuple):
-    """Rows that are alike: one of them, its number and the others', and where `Plan.figures` has theirs.
+    """Equal rows: one of them, its index and the others', and the positions of their values in `figures`.
 
-    These are what it is `priced`, the `amounts` that it does, and the `shape` of its result. `fields` are
-    those of its row, in order, of which only what it is called is known.
+    The values are its times (`priced`), its `amounts` and the `shape` of its result. `fields` are the fields
+    of its row in order, with only the labels filled in.
     """
 
     row: Row
@@ -206,7 +206,7 @@ class RowKind(NamedTuple):
 def row_kinds(
     rows: Sequence[Row], prices: Sequence[OpTime], keys: Sequence[tuple[int, bool]]
 ) -> tuple[RowKind, ...]:
-    """Rows whose figures are the same at every point, as one; `keys` are of their prices, and if they pad."""
+    """Group rows with equal values at every point; `keys` identify their op times and padding."""
     alike: dict[Any, list[int]] = {}
     for i, (row, key) in enumerate(zip(rows, keys, strict=True)):
         figures = key, row.repeat, tuple(row.amounts.values()), row.shape.shape
@@ -269,7 +269,7 @@ def op_costs(
 
 
 def op_labels(row: Row) -> Mapping[str, Any]:
-    """What an op is called, and where it stands: the first fields of its row."""
+    """The labels of an op and its stage: the first fields of its row."""
     return FrozenDict(name=row.name, stage=row.stage, kind=row.kind, block=row.block)
 
 
@@ -283,12 +283,12 @@ def _whole(number: Number, at: Binding) -> Number:
 def mean_error(
     ops: Sequence[OpCost], lent: Sequence[tuple[Number, Number]], host_error: float
 ) -> Number | None:
-    """The mean relative error of a step of these ops, by those that it is known of; None where it is of none.
+    """The mean relative error of a step, from the ops with a known error; None without any.
 
-    So much of each op's is of what its kernel is `lent`, and of what is `beyond` those runs (`Price`).
-
-    Ops by kernels of one engine are off alike, so that their errors add up by their times; and whole runs of
-    an engine are as far off at least as they were found to be. What is beyond them knows nothing of that.
+    `lent` contains for each op the errors of transfer (`lent`) and extrapolation (`beyond`) of its kernel.
+    Errors of kernels from one engine are assumed to be fully correlated, so they add up in proportion to
+    their times. The result is at least the error of the engine on whole runs, and the extrapolation error is
+    added independently.
     """
     pairs = [(op, part) for op, part in zip(ops, lent, strict=True) if op.error is not None]
     if not pairs:
@@ -304,20 +304,20 @@ def mean_error(
 
 
 def error_components(error: Any, lent: Number, beyond: Number) -> tuple[Number, Number, Number]:
-    """An op's own error, that of what is lent as to runs of hosts, and that of what is beyond them."""
+    """Split an op's error into its own part, the transfer part, and the extrapolation part."""
     of_others = minimum(lent, error)
     new = minimum(beyond, of_others)
     return (error**2 - of_others**2) ** 0.5, (of_others**2 - new**2) ** 0.5, new
 
 
 def step_error(parts: Iterable[Number], host_error: float) -> Number:
-    """A step's error: by its parts as `error_parts` has them, and that of whole runs."""
+    """The error of a step from its components and the error of whole runs."""
     own, others, beyond = parts
     return np.hypot(np.maximum(np.hypot(own, others), host_error), beyond)
 
 
 def engine_rows(of: StepEvaluator, overheads: Sequence[Overhead], step_s: Number) -> tuple[OpCost, ...]:
-    """What the engine adds to the kernels of a micro-batch: on each stage a row for each part above 0.
+    """The engine overhead of a micro-batch: one row per stage and positive part.
 
     On a grid a part may be 0 at some points.
     """
@@ -332,7 +332,7 @@ def engine_rows(of: StepEvaluator, overheads: Sequence[Overhead], step_s: Number
             bound=OVERHEAD,
             block="engine",
             ideal_time_s=0.0,
-            basis=CALIBRATED,  # an engine's CPU is fitted to whole runs, on whatever device
+            basis=CALIBRATED,  # engine CPU times are fitted to whole runs, on any device
             error=of.model.host_error,
         )
         for stage, part in of.overhead_rows
@@ -343,7 +343,7 @@ def engine_rows(of: StepEvaluator, overheads: Sequence[Overhead], step_s: Number
 def bubbles(
     program: Program, timing: Timing, ideal: Timing, step_s: Number, **known: Any
 ) -> tuple[OpCost, ...]:
-    """What each stage waits for the others in a step."""
+    """The time that each stage waits for the others in a step."""
     pairs = zip(timing.bubbles, ideal.bubbles, strict=True)
     return tuple(
         _overhead(
@@ -393,8 +393,8 @@ def _overhead(
 
 # Op times that depend on one size
 
-MOST = 1 << 24  # tokens up to which what decides nothing is left out
-# What a price is asked for, by name: seconds alone, in a graph that hides such a share of launches, or both.
+MOST = 1 << 24  # tokens up to which irrelevant branches are dropped
+# Kinds of times by name: seconds alone, in a graph that hides a share of launches, or both.
 KINDS: dict[str, Callable[[OpTime, Binding, float], tuple[Number, ...]]] = {
     "alone": lambda price, at, hidden: (price.time(at),),
     "graph": lambda price, at, hidden: price.in_graph(at, hidden)[1:],
@@ -403,7 +403,7 @@ KINDS: dict[str, Callable[[OpTime, Binding, float], tuple[Number, ...]]] = {
 
 
 class OpGroup:
-    """Prices with how often each stage runs them, which depend on a product of symbols alone, or on more."""
+    """Op times with their executions per stage, grouped by the product of symbols that they depend on."""
 
     def __init__(
         self, size: Dim | None, prices: Mapping[OpTime, list[int]], hidden: float, symbolic: bool
@@ -413,13 +413,13 @@ class OpGroup:
 
     @property
     def late(self) -> bool:
-        """Whether more decides it than how many sequences and new tokens there are."""
+        """Whether the times depend on more than the numbers of sequences and new tokens."""
         return self.size is None or "C" in symbols(self.size)
 
     def __call__(self, kind: str, at: Binding) -> Sequence[Number]:
-        """Seconds on each stage, one kind after another.
+        """Seconds on each stage, for one kind of time after another.
 
-        At many points they are there once for each value of the size, and gathered.
+        At many points each distinct size is evaluated once, and the results are gathered.
         """
         points, places = at, None
         if self.size is not None and at.shape:
@@ -434,7 +434,7 @@ class OpGroup:
         return found if places is None else [seconds.take(places) for seconds in found]
 
     def sums(self, kind: str, at: Binding) -> tuple[Number, ...]:
-        """The same by the prices themselves; of symbols too."""
+        """The seconds by direct evaluation of the op times, which may be symbolic."""
         found: list[Number] = []
         for price, repeats in self.prices.items():
             times = KINDS[kind](price, at, self.hidden)
@@ -446,7 +446,7 @@ class OpGroup:
         return tuple(found)
 
     def _code(self, kind: str) -> Callable[[Binding], Sequence[Number]]:
-        """The same as code, of arrays."""
+        """The seconds as compiled code for arrays."""
         size = self.size
         if size is None:
             return StepFunction(partial(self.sums, kind))
@@ -472,9 +472,9 @@ def _few(outline: Function) -> Function:
 
 
 def place_on_nodes(program: Program, model: DeviceCostModel) -> DeviceCostModel:
-    """The model on the nodes that the ranks need; HardwareError if they do not fit, or nothing joins them.
+    """The cost model on the nodes that the ranks need; HardwareError if they do not fit or lack a network.
 
-    InputError for a share of a link that nothing goes over.
+    InputError for an efficiency of a link that carries no traffic.
     """
     return place_ranks(rank_topology(program), model, program)
 
@@ -522,7 +522,7 @@ _SEQUENCES, _NEW = Dim.symbol("B"), Dim.symbol("T")
 
 @dataclass(frozen=True, eq=False)
 class StepEvaluator:
-    """What is computed once for a program on a device; every figure is then a function of a binding."""
+    """Everything that is computed once for a program on a device; results are functions of a binding."""
 
     program: Program
     model: DeviceCostModel
@@ -530,7 +530,7 @@ class StepEvaluator:
 
     @property
     def depth(self) -> int:
-        """How many stages there are."""
+        """The number of stages."""
         return len(self.program.entries)
 
     @cached_property
@@ -540,7 +540,7 @@ class StepEvaluator:
 
     @cached_property
     def totals(self) -> Mapping[str, Size]:
-        """Of all ops of a step, what `Row.amounts` has of each."""
+        """The totals of `Row.amounts` over all ops of a step."""
         found: dict[str, Size] = {}
         for row in self.rows:
             runs = row.repeat * self.program.micro_batches
@@ -550,26 +550,26 @@ class StepEvaluator:
 
     @cached_property
     def memories(self) -> tuple[RankMemory, ...]:
-        """What each stage must hold."""
+        """The memory of each stage."""
         return stage_memories(self.program, self.cache_policy)
 
     @cached_property
     def prices(self) -> tuple[OpTime, ...]:
-        """The price of each row; of rows that are alike one and the same."""
+        """The op time of each row; equal op times are one object."""
         made, known = self.made, dict[OpTime, OpTime]()
         one = {id(price): known.setdefault(price, price) for price in {id(p): p for p in made}.values()}
         return tuple(one[id(price)] for price in made)
 
     @cached_property
     def made(self) -> tuple[OpTime, ...]:
-        """What the model makes of each row: equal prices, of which `prices` keeps one, may be several."""
+        """The op times as the model returns them, before `prices` merges equal ones."""
         return self.model.prices(self.rows)
 
     @cached_property
     def _timed(self) -> dict[tuple[Dim | None, bool], dict[OpTime, list[int]]]:
-        """Prices, and how often each stage runs them: by the one size that they depend on, and if it pads.
+        """Op times with their executions per stage, by the size that they depend on and by padding.
 
-        Equal prices are evaluated once: layers of other stages, or unrolled, cost no more than one.
+        Equal op times are evaluated once, also for layers on other stages or unrolled ones.
         """
         runs: dict[tuple[int, bool], list[int]] = {}
         for row, key in zip(self.rows, self.keys, strict=True):
@@ -583,19 +583,19 @@ class StepEvaluator:
 
     @property
     def host(self) -> EngineCpu | None:
-        """The host of the engine that serves the program; None for what is no whole model."""
+        """The engine CPU model; None for programs that are not whole models."""
         return self.model.host if self.program.is_model else None
 
     def timing(self, at: Binding, busy: Seconds | None = None, captured: bool | None = None) -> Timing:
-        """What each stage takes for a micro-batch.
+        """The time of each stage for a micro-batch.
 
-        `busy` are the kernels' seconds, and `captured` is whether a graph holds them, if they are known.
+        `busy` are the kernel seconds and `captured` whether they run in a graph, if these are known.
         """
         whole = self._codes[1](at) if busy is None else self._split(at, busy, captured).whole
         return Timing(whole, self.program.micro_batches)
 
     def _split(self, at: Binding, kernels: Seconds, captured: Any = None) -> StepSeconds:
-        """Kernels of so many seconds, and what the engine adds to them, where one serves."""
+        """Add the engine overhead to kernels with known seconds, if there is an engine."""
         none = (0.0,) * self.depth
         if (host := self.host) is None:
             return StepSeconds(kernels, none, none, none, kernels)
@@ -608,30 +608,31 @@ class StepEvaluator:
         return StepSeconds(kernels, (cpu, *none[1:]), gaps, skews, (first + cpu, *others))
 
     def sequences(self, at: Binding) -> Number:
-        """Those of one data-parallel rank, each of which has a scheduler of its own."""
+        """The sequences of one data-parallel rank, which has a separate scheduler."""
         return at.xp.ceildiv(at(_SEQUENCES), self.program.parallelism.dp)
 
     def captured(self, at: Binding) -> Any:
         """Whether the step is launched as a graph.
 
-        Where an engine says nothing of graphs, it is; what was measured here was launched kernel by kernel.
+        The default is yes for an engine without graph sizes, and no without an engine, because local
+        measurements launch kernels one by one.
         """
         if self._graphs is None:
             return self.model.runs is not None
         parallelism = self.program.parallelism
-        tokens = at(_NEW * ceildiv(_SEQUENCES, parallelism.dp))  # of a rank, which reads whole prompts
+        tokens = at(_NEW * ceildiv(_SEQUENCES, parallelism.dp))  # on a rank that prefills whole prompts
         of = self._graphs.on(self.model.device, parallelism.tp)
         return of.hold(tokens, self._decodes(at), self._reads(at))
 
     @cached_property
     def _graphs(self) -> CudaGraphs | None:
-        """What the engine says of its graphs."""
+        """The CUDA graphs of the engine."""
         return self.model.runs.section(CudaGraphs) if self.model.runs and self.program.is_model else None
 
     def runs(self, at: Binding) -> Binding:
-        """The sizes that ops run at which pad: as many sequences as the graph has that decodes them.
+        """The sizes at which padded ops run: the number of sequences of the captured graph.
 
-        Their own FLOPs and bytes are what a report counts; only time is of those that run.
+        A report counts FLOPs and bytes of the real sequences; only times include padding.
         """
         if self._graphs is None or not self._graphs.sizes or isinstance(at, MixedBinding):
             return at
@@ -644,15 +645,16 @@ class StepEvaluator:
 
     @cached_property
     def keys(self) -> tuple[tuple[int, bool], ...]:
-        """Of each row, its price by identity, which equal ones share, and whether it pads."""
+        """For each row, the identity of its op time, and whether it is padded."""
         return tuple((id(price), pads) for price, pads in zip(self.prices, self.pads, strict=True))
 
     @cached_property
     def pads(self) -> tuple[bool, ...]:
-        """Of each row, whether it runs for sequences that fill a graph too.
+        """Whether each row also runs for the padding sequences of a graph.
 
-        These have no caches, and are alike, so that they go to one token's experts. Nor have they logits:
-        vLLM picks last tokens behind the graph (`logits_indices`, v1/worker/gpu_model_runner.py).
+        Padding sequences have no caches and are equal, so they use the experts of one token. They also have
+        no logits: vLLM selects the last tokens after the graph (`logits_indices`,
+        v1/worker/gpu_model_runner.py).
         """
         return tuple(map(self.padding, self.rows))
 
@@ -680,11 +682,11 @@ class StepEvaluator:
         return at(_NEW) > 1
 
     def seconds(self, at: Binding) -> StepSeconds:
-        """Those of a micro-batch on each stage."""
+        """The seconds of a micro-batch on each stage."""
         return StepSeconds.of(self._codes[0](at), self.depth)
 
     def evaluated(self, at: Binding) -> tuple[StepSeconds, Callable[[], Sequence[Number]]]:
-        """Those, and what gives the `figures`, which asks for little more where code does it."""
+        """The seconds, and a function that returns `figures` at little extra cost if compiled."""
         code = self._pointed.code(at) if self._pointed and not at.shape else None
         if code is None:
             return self.seconds(at), lambda: self.figures(at)
@@ -693,13 +695,13 @@ class StepEvaluator:
 
     @cached_property
     def _pointed(self) -> JitFunction[StepFunctionPair] | None:
-        """Code of single points for the two of `evaluated`; None of prices that symbols do not go through."""
+        """Compiled code of single points for `evaluated`; None if the op times cannot be symbolic."""
         if not self.model.symbolic:
             return None
         return JitFunction(self._seconds, lambda seconds, new: StepFunctionPair(seconds, self.figures, new))
 
     def figures(self, at: Binding) -> tuple[Number, ...]:
-        """What rows are made of, in the places that `kinds` say; of symbols too."""
+        """The values of the rows, at the positions of `kinds`; they may be symbolic."""
         runs, hidden = self.runs(at), self.hidden(at)
         prices = {kind.priced.start: (kind.price, kind.pads) for kind in self.kinds}
         priced = (TimeEstimate.of(price, runs if pads else at, at, hidden) for price, pads in prices.values())
@@ -708,12 +710,12 @@ class StepEvaluator:
 
     @cached_property
     def kinds(self) -> tuple[RowKind, ...]:
-        """Rows that are alike, as one."""
+        """Rows with equal values, grouped."""
         return row_kinds(self.rows, self.prices, self.keys)
 
     @cached_property
     def _codes(self) -> tuple[FigureFunction, FigureFunction]:
-        """All `seconds`, and the last of them: as code where that pays, of prices that symbols go through."""
+        """All `seconds`, and the whole times only: compiled if it pays and the op times can be symbolic."""
         figures: tuple[FigureFunction, FigureFunction] = (
             self._seconds,
             lambda at: self._split(at, self.busy(at)).whole,
@@ -728,25 +730,25 @@ class StepEvaluator:
         return tuple(chain(*self.priced(at)))
 
     def repeats(self) -> Iterator[tuple[OpTime, tuple[int, ...]]]:
-        """Each price, and how often each stage runs it; one that pads in some places may come twice."""
+        """Each op time with its executions per stage; an op time with and without padding appears twice."""
         for prices in self._timed.values():
             yield from ((price, tuple(times)) for price, times in prices.items())
 
     def launched(self, at: Binding, captured: bool, late: bool | None = None) -> Seconds:
-        """Seconds of the kernels of a micro-batch on each stage, in a graph or one by one.
+        """Kernel seconds of a micro-batch on each stage, in a graph or one by one.
 
-        Of all, or of those alone whose groups are `late` or not.
+        `late` selects the groups that depend on the context, or the others.
         """
         groups = [pair for pair in self._groups if late in (None, pair[1].late)]
         (busy,) = self._stages(at, "graph" if captured and self.host else "alone", groups)
         return busy
 
     def priced(self, at: Binding) -> StepSeconds:
-        """What `seconds` says, by the prices themselves; of symbols too."""
+        """`seconds` by direct evaluation of the op times, which may be symbolic."""
         return self._split(at, self.busy(at))
 
     def busy(self, at: Binding) -> Seconds:
-        """Seconds of the kernels of a micro-batch on each stage, as they run; of symbols too."""
+        """Kernel seconds of a micro-batch on each stage, which may be symbolic."""
         captured = self._captured(at)
         if isinstance(captured, bool):
             (found,) = self._stages(at, "graph" if captured else "alone")
@@ -771,7 +773,7 @@ class StepEvaluator:
     def _stages(
         self, at: Binding, kind: str, groups: Sequence[tuple[bool, OpGroup]] | None = None
     ) -> Iterator[Seconds]:
-        """Seconds of the ops of a micro-batch on each stage, of each of the kinds that are asked for."""
+        """Seconds of the ops of a micro-batch on each stage, for each requested kind of time."""
         count, runs = self.depth, self.runs(at)
         found: list[Number] = []
         for pads, group in self._groups if groups is None else groups:
@@ -781,20 +783,20 @@ class StepEvaluator:
         return (tuple(found[i : i + count]) for i in range(0, len(found), count))
 
     def _launches(self, at: Binding, captured: Any) -> list[Number]:
-        """How many kernels of a micro-batch the host launches on each stage; a graph of them goes at once."""
+        """The number of kernel launches of a micro-batch on each stage; a graph has none."""
         if isinstance(captured, bool):
             return [0 if captured else n for n in self._kernels]
         return [at.xp.where(captured, 0, n) for n in self._kernels]
 
     @cached_property
     def _groups(self) -> list[tuple[bool, OpGroup]]:
-        """Prices by what they depend on, and whether those pad."""
+        """Op times by the size that they depend on, with their padding."""
         hidden, symbolic = self.host.hidden if self.host else 0.0, self.model.symbolic
         return [(pads, OpGroup(size, of, hidden, symbolic)) for (size, pads), of in self._timed.items()]
 
     @cached_property
     def _kernels(self) -> list[int]:
-        """How many kernels a micro-batch launches on each stage."""
+        """The number of kernels of a micro-batch on each stage."""
         counts = [0] * self.depth
         for row in self.rows:
             counts[row.stage] += row.repeat
@@ -813,14 +815,14 @@ class StepEvaluator:
 
     @cached_property
     def late(self) -> tuple[float, ...]:
-        """What a rank waits for others in collectives of a micro-batch on each stage: `StepShape.late`."""
+        """The rank skew in the collectives of a micro-batch on each stage: `StepShape.late`."""
         sums = [0.0] * self.depth
         for row in self.rows:
             sums[row.stage] += row.repeat * collective_skew(row)
         return tuple(sums)
 
     def fullest(self, figure: Callable[[RankMemory], Number], at: Binding) -> Number:
-        """`figure` of the stage whose memory is fullest; at each point of a grid it may be another."""
+        """`figure` of the stage with the highest peak memory, which may differ between points of a grid."""
         first, *others = self.memories
         found = figure(first)
         most = first.peak(at) if others else 0
@@ -833,7 +835,7 @@ class StepEvaluator:
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """Where the device computes in another type than the program says, and links that would reach far."""
+        """Notes on dtypes that the device replaces, and on links used beyond their size."""
         device = self.model.device
         found: dict[str, None] = {}
         for row in self.rows:
@@ -858,7 +860,7 @@ def step_evaluator(program: Program, model: DeviceCostModel, cache_policy: str =
 
 
 def collective_skew(row: Row) -> float:
-    """What one of the ranks waits for the last in a collective; a send waits for nobody."""
+    """The time that a rank waits for the last rank in a collective; 0 for a send."""
     return rank_skew(row.work.ranks) if row.work.wire and row.node.op.exchanges else 0.0
 
 
@@ -870,37 +872,31 @@ Phased = tuple[Row, str]
 
 @dataclass(frozen=True)
 class PhaseOpTime(OpTime):
-    """The price of an op that runs in one phase, at the sequences that are in it."""
+    """The time of an op that runs in one phase, for the sequences in this phase."""
 
     price: OpTime
     phase: str
 
     @property
     def basis(self) -> Basis:
-        """That of the price."""
         return self.price.basis
 
     @property
     def lent(self) -> float:
-        """The price's own."""
         return self.price.lent
 
     @property
     def beyond(self) -> float:
-        """The price's own."""
         return self.price.beyond
 
     @property
     def error(self) -> float | None:
-        """That of the price."""
         return self.price.error
 
     def which(self, at: Binding, hidden: Number = 0.0) -> Number:
-        """The place of the price that holds there."""
         return self.price.which(self._within(at), hidden)
 
     def held(self, which: Number) -> OpTime:
-        """The price that holds there."""
         return self.price.held(which)
 
     def time(self, at: Binding) -> Number:
@@ -908,7 +904,6 @@ class PhaseOpTime(OpTime):
         return self.price.time(self._within(at))
 
     def due(self, at: Binding, hidden: Number = 0.0) -> tuple[Number, Number]:
-        """Seconds, and what they are due to."""
         return self.price.due(self._within(at), hidden)
 
     def in_graph(self, at: Binding, hidden: Number) -> tuple[Number, Number]:
@@ -925,7 +920,7 @@ class PhaseOpTime(OpTime):
 
 @dataclass(frozen=True, eq=False)
 class MixedStepEvaluator(StepEvaluator):
-    """The plan of a step whose sequences are of two phases: that of `program`, and of one of its phases."""
+    """The evaluator of a step with sequences of two phases: of `program`, and of its phase decode."""
 
     @cached_property
     def _apart(self) -> tuple[Phased, ...]:
@@ -946,7 +941,7 @@ class MixedStepEvaluator(StepEvaluator):
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
-        """The ops; those of one phase count its sequences alone."""
+        """The ops; those of one phase count only its sequences."""
         taken = {row.name for row, phase in self._apart if phase != "decode"}
         return tuple(
             _within(
@@ -957,12 +952,11 @@ class MixedStepEvaluator(StepEvaluator):
 
     @cached_property
     def prices(self) -> tuple[OpTime, ...]:
-        """The price of each row."""
         prices = ((self.model.price(row), phase) for row, phase in self._apart)
         return tuple(PhaseOpTime(price, phase) if phase else price for price, phase in prices)
 
     def _decodes(self, at: Binding) -> bool:
-        """It reads prompts too."""
+        """False: the step also contains prefill."""
         return False
 
     def _reads(self, at: Binding) -> bool:
@@ -971,14 +965,14 @@ class MixedStepEvaluator(StepEvaluator):
 
     @cached_property
     def memories(self) -> tuple[RankMemory, ...]:
-        """What each stage must hold: of either phase what it holds at its fullest moment, and no less."""
+        """The memory of each stage: at least the peak of either phase."""
         programs = self.program, self.program.phases["decode"]
         pairs = zip(*(stage_memories(program, self.cache_policy) for program in programs), strict=True)
         return tuple(RankMemory(m.weights, m.caches, _lifetimes(m, beside)) for m, beside in pairs)
 
 
 def _alike(row: Row) -> tuple[object, ...]:
-    """What makes two ops of two phases one."""
+    """The properties that make ops of two phases one op."""
     return row.name, row.stage, row.node.op, row.repeat, row.operands, row.shape
 
 
@@ -1013,5 +1007,5 @@ def _moments(memory: RankMemory, beside: RankMemory) -> Iterator[LivenessPoint]:
 def mixed_step_evaluator(
     program: Program, model: DeviceCostModel, cache_policy: str = "exact"
 ) -> MixedStepEvaluator:
-    """The plan of a step of both phases of `program`, which is that of prefill."""
+    """The evaluator of a step of both phases of `program`, the prefill program."""
     return MixedStepEvaluator(program, place_on_nodes(program, model), cache_policy)

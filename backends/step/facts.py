@@ -1,8 +1,8 @@
 """Facts of a program: its weights by block and kind, and its precision.
 
-`weights` lists parameters and bytes by kind, per layer and in all; `precision` names the element types of
-weights, activations, caches and collectives as the pass `quantize` takes them. `program_notes` are the notes
-of an estimate.
+`weights` lists parameters and bytes by kind, per layer and in total. `precision` names the dtypes of weights,
+activations, caches and collectives in the form of the pass `quantize`. `program_notes` are the notes of an
+estimate.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from llmir.ir.sizes.binding import Binding
 
 # Weights
 
-NAMES = {"embed": "embedding"}  # of weights that are called otherwise than what they are
+NAMES = {"embed": "embedding"}  # names of weights that differ from their contents
 ROUTER = "router"
 
 
 @dataclass(frozen=True)
 class WeightSum:
-    """The weights of one kind, such as `q_proj` with its bias, in as many `layers` as have them alike.
+    """The weights of one kind, such as `q_proj` with its bias, over the `layers` that have equal ones.
 
-    What lies outside of the layers has no number of them, and nothing a layer. Bytes are those of the whole
-    model, scales among them: of all ranks together, but for what they hold in copies.
+    Weights outside of layers have None for layers and for the values per layer. Bytes are those of the whole
+    model, including scales: of all ranks together, without replicas.
     """
 
     block: str
@@ -58,7 +58,7 @@ def weights(program: Program) -> tuple[WeightSum, ...]:
 
 
 def _name(program: Program, at: Instance) -> tuple[str, str]:
-    """Where it is, a path that is empty outside of layers, and what it is called."""
+    """The path inside the layer (empty outside of layers), and the name."""
     path = at.path.removeprefix(program.prefix(program.entries[at.stage]))
     stem = path.removesuffix(".weight").removesuffix(".bias")
     where, _, name = stem.rpartition(".")
@@ -95,15 +95,15 @@ def _place(weight: WeightSum) -> int:
 # Precision
 
 FP8 = "fp8"
-# Held apart: these blocks mostly keep the type that the model came in.
+# Counted separately: these blocks mostly have the original dtype of the model.
 _APART = ("lm_head", "router", "embedding")
 
 
 @lru_cache(maxsize=256)
 def precision(program: Program) -> dict[str, str | None]:
-    """The types of most weights that are multiplied, what they are multiplied by, caches, and what is sent.
+    """The dtypes of most multiplied weights, of their inputs, of caches, and of collectives.
 
-    lm_head, router and embedding count where there are no others; None is for a program without any.
+    lm_head, router and embedding count only if there are no others; None means that a program has none.
     """
     weights: Counter[tuple[bool, str]] = Counter()
     activations: Counter[tuple[bool, str]] = Counter()
@@ -118,13 +118,13 @@ def precision(program: Program) -> dict[str, str | None]:
                 size = Binding()(matrix.elements) * at.repeat
                 weights[main, matrix.dtype.short] += size
                 x = types[0].dtype
-                static = x.scale_bits and x.block == (0, 0)  # one scale for all, which is known
+                static = x.scale_bits and x.block == (0, 0)  # one scale for all elements, known in advance
                 activations[main, (x if static else x.plain).short] += size
         elif op.role == "cache":
             caches[at.node.results[0].dtype.plain.short] += at.repeat
         elif op.exchanges:
             if types[0].dtype.kind == "int" and not types[0].dtype.low:
-                continue  # which expert a row goes to
+                continue  # the expert of a row
             sent[op.block not in _APART, types[0].dtype.plain.short] += at.repeat
         elif op.role == "weight":
             plain[at.node.results[0].dtype.short] += at.repeat
@@ -141,9 +141,9 @@ def _most(found: Counter[tuple[bool, str]]) -> str | None:
 
 
 def precision_text(program: Program, model: DeviceCostModel | None = None) -> list[str]:
-    """The same to read: `bf16` if all are alike, else what each is.
+    """The precision as text: `bf16` if all dtypes are equal, otherwise one entry for each.
 
-    With fp8 weights it names the engine and GPU that decide the activations, if the engine runs these.
+    With fp8 weights it names the engine and GPU that determine the activations, if the engine supports them.
     """
     found = {k: v for k, v in precision(program).items() if v}
     decided = _fp8_kernel(found, model) if model and model.runs else ""

@@ -1,9 +1,9 @@
-"""Figures of a step as functions of B, T and C: recorded once on a tape, then run as code.
+"""Results of a step as functions of B, T and C: recorded once on a tape, then run as code.
 
-`FunctionParts` splits a function by what each part depends on, so that values shared by many points are
-computed once. `StepFunction` keeps the part of B and T and evaluates the part of C; `StepFunctionPair`
-returns some figures at first and the others later from the same evaluation. `JitFunction` calls the
-original function until code pays off: at many points, or after many calls.
+`FunctionParts` splits a function by dependencies, so that values shared by many points are computed once.
+`StepFunction` caches the part of B and T and evaluates the part of C. `StepFunctionPair` returns some results
+at first and the others later from the same evaluation. `JitFunction` calls the original function until code
+pays off: at many points, or after many calls.
 """
 
 from __future__ import annotations
@@ -25,19 +25,24 @@ from llmir.ir.sizes.binding import Binding, once
 
 # Functions in parts
 
-STEP_SYMBOLS = ("C",)  # what changes from one step to the next
-GRID = 100_000  # points from which what the context decides is a loop of numba, where that is asked for
-LONGEST = 1000  # operations of such a loop: compiling a hundred takes a second, so many most of a minute
+STEP_SYMBOLS = ("C",)  # symbols that change between steps
+GRID = 100_000  # points from which numba evaluates the part of the context, if requested
+LONGEST = (
+    1000  # operations of a numba loop: compiling a hundred takes a second, and this number most of a minute
+)
 FEW = 0.5  # share of points that are distinct pairs, below which those are computed once
 EXACT = 1 << 53  # whole numbers up to which a float64 is exact
-SAMPLE, MOSTLY = 1 << 12, 0.9  # points, and the share of them that are distinct, from which most pairs are
+SAMPLE, MOSTLY = (
+    1 << 12,
+    0.9,
+)  # points, and the share of distinct pairs among them from which pairs count as distinct
 
 
 class FunctionParts:
-    """The parts of a function, each compiled by a printer when it first runs.
+    """The parts of a function, each compiled by a printer on first use.
 
-    Two by what does not change between steps, four by what each depends on, and `others`: functions of all
-    sizes that belong to it. Large grids run as `by` says.
+    There are two parts for values that change between steps or not, four by dependencies, and `others`:
+    related functions of all sizes. `by` is the printer of large grids.
     """
 
     def __init__(self, function: Function, others: Mapping[str, Function], by: str) -> None:
@@ -74,7 +79,7 @@ class FunctionParts:
         return found
 
     def grid(self, shape: tuple[int, ...], at: tuple[Number, ...], places: Any) -> tuple[Number, ...]:
-        """The outputs at many points, of which `places` says where they find their pair of B and T."""
+        """The outputs at many points; `places` are the indices of their pairs of B and T."""
         batch, new, context = at
         if not np.ndim(batch) and not np.ndim(new):
             late = self.run("late", self._printer("late", shape))
@@ -90,7 +95,7 @@ class FunctionParts:
                     numpy.GatherInput(x, places) if is_ else x for is_, x in zip(few, given, strict=True)
                 ]
             found = zip(function.outputs, self.run(part, printer)(*given), strict=True)
-            # What goes through is small, but for what is gathered.
+            # Intermediate values are small, except gathered ones.
             values.update((n, value) for n, value in found if n not in values or places is not None)
 
         points = prod(shape)
@@ -106,18 +111,18 @@ class FunctionParts:
         return tuple(np.broadcast_to(values[n], shape) for n in self.function.outputs)
 
     def _printer(self, part: str, shape: tuple[int, ...]) -> str:
-        """That of a part which each point of a grid has for itself."""
+        """The printer of a part that differs at each point of a grid."""
         pays = prod(shape) >= GRID and len(self[part].live) <= LONGEST
         return self.by if pays else "numpy"
 
     def _loop(self, part: str) -> Callable[..., tuple[Any, ...]]:
-        """A part as a loop: what the context does not decide is read once for a row."""
+        """A part as a loop; values that do not depend on the context are read once per row."""
         function, depends = self[part], self.function.depending(STEP_SYMBOLS)
         return numba.compiled(function, {name for n, name in function.inputs.items() if n not in depends})
 
 
 def point_count(*values: Number) -> int:
-    """How many points they are together."""
+    """The number of points after broadcasting."""
     return prod(np.broadcast_shapes(*map(np.shape, values)))
 
 
@@ -127,7 +132,7 @@ def distinct_pairs(batch: Number, new: Number, points: int) -> tuple[Number, Num
     if prod(shape) < max(points, 2):
         return batch, new, None
     base = float(np.max(new)) + 1
-    if base * (float(np.max(batch)) + 1) > EXACT:  # a float would not tell pairs apart
+    if base * (float(np.max(batch)) + 1) > EXACT:  # a float could not distinguish pairs
         return batch, new, None
     both = np.broadcast_to(np.asarray(batch * base + new, dtype=np.float64), shape)
     some = both.reshape(-1)[:: max(1, both.size // SAMPLE)]
@@ -142,11 +147,11 @@ def distinct_pairs(batch: Number, new: Number, points: int) -> tuple[Number, Num
 # Functions of B, T and C
 
 SIZES = ("B", "T", "C")  # sequences, new tokens of each, cached ones
-COUNTS = ("B", "T")  # those of which there is one at least
-MOST = 1 << 16  # tokens up to which code leaves out what decides no price
+COUNTS = ("B", "T")  # symbols with a minimum of 1
+MOST = 1 << 16  # tokens up to which code drops branches that affect no time
 SOON = 64  # pairs of B and T after which it pays to find out what that is
-CACHED_PAIRS = 512  # pairs of B and T of which the early part is kept
-MANY = 1 << 17  # points at once, of one new token each, from which code pays
+CACHED_PAIRS = 512  # pairs of B and T with a cached early part
+MANY = 1 << 17  # points with one new token each from which code pays
 OFTEN = 64  # single points after which it does
 
 FigureFunction = Callable[[Binding], tuple[Number, ...]]
@@ -161,12 +166,11 @@ def record_tape(new: int | None = None) -> tuple[Tape, Binding]:
 
 
 class StepFunction:
-    """Figures of B, T and C: what depends on B and T alone, which is kept, and then the rest.
+    """Results as a function of B, T and C, with a cached part for B and T.
 
-    The first single points call kernels as they are. After so many pairs of B and T their choices are
-    bounded, and up to `MOST` tokens it is code without what decides nothing there. `new` is T where that is
-    always so. Large grids run as `by` says, "numpy" or "numba". TypeError for figures that symbols do not go
-    through.
+    The first single points call the original kernels. After `after` pairs of B and T, code for up to `MOST`
+    tokens omits branches that bounds exclude. `new` is T if it is constant. `by` is the evaluation of large
+    grids, "numpy" or "numba". TypeError for results that cannot be symbolic.
     """
 
     def __init__(
@@ -174,11 +178,11 @@ class StepFunction:
     ) -> None:
         tape, at = record_tape(new)
         self.outline, self.by, self.after = Function.of(tape, SIZES, figures(at)), by, after
-        self._pairs = 0  # that were asked for
+        self._pairs = 0  # requested so far
         self._kept: dict[tuple[int, int], tuple[Callable[..., Any], tuple[Any, ...], FunctionParts]] = {}
 
     def parts(self, function: Function, **others: Function) -> FunctionParts:
-        """Those of the figures, as a function."""
+        """The parts of the function."""
         return FunctionParts(function, others, self.by)
 
     @cached_property
@@ -209,7 +213,7 @@ class StepFunction:
         return found
 
     def _early(self, batch: int, new: int) -> tuple[Callable[..., Any], tuple[Any, ...], FunctionParts]:
-        """What a batch of so many new tokens decides, and what goes on from there."""
+        """The results for a pair of B and T, and the functions that continue from them."""
         self._pairs += 1
         short = self._pairs > self.after and self.short.run("holds")(batch, new, 0)[0]
         parts = self.short if short else self.called
@@ -220,7 +224,9 @@ class StepFunction:
         return found
 
     def grid(self, batch: Number, new: Number, context: Number) -> tuple[Number, ...]:
-        """The figures at many points; what few pairs of B and T, or few contexts, decide is computed once."""
+        """The results at many points; each distinct pair of B and T, or context, is evaluated once if there
+        are few.
+        """
         shape = np.broadcast_shapes(np.shape(batch), np.shape(new), np.shape(context))
         batch, new, places = distinct_pairs(batch, new, prod(shape))
         self._pairs += point_count(batch, new)
@@ -242,14 +248,14 @@ class StepFunctionPair(StepFunction):
         super().__init__(both, new, after)
 
     def parts(self, function: Function, **others: Function) -> FunctionParts:
-        """Those of the first, and `more`."""
+        """The parts of the first results, and `more`."""
         of = function.outputs[: self._count], function.outputs[self._count :]
         first, more = (Function(function.tape, function.inputs, outputs) for outputs in of)
         first, more = first.before(more)
         return super().parts(first, more=more, **others)
 
     def both(self, at: Binding) -> tuple[tuple[Number, ...], Callable[[], tuple[Number, ...]]]:
-        """The first at a point, and what gives the others."""
+        """The first results at a point, and a function that returns the others."""
         batch, new, context = at.symbols.values()
         found = self.point(batch, new, context)
         parts = self._kept[batch, new][2]
@@ -257,9 +263,9 @@ class StepFunctionPair(StepFunction):
 
 
 class JitFunction(Generic[C]):
-    """Figures as they are said, and as code from where that pays: at many points, or after many.
+    """The original function, or compiled code when it pays: at many points, or after many calls.
 
-    `make` makes code of them for so many new tokens, None for any.
+    `make` compiles the code for a number of new tokens, None for any.
     """
 
     def __init__(self, figures: FigureFunction, make: Callable[[FigureFunction, int | None], C]) -> None:
@@ -278,7 +284,7 @@ class JitFunction(Generic[C]):
         self._points += 1
         new = at.symbols["T"]
         always = 1 if np.ndim(new) == 0 and new == 1 else None
-        # Of other lengths a grid has one, of which prices know as much as of 1 and code does not.
+        # A grid contains one other length; times know it as well as 1, but code does not.
         many = bool(always) and prod(at.shape) >= MANY
         one = not np.ndim(new) and not np.ndim(at.symbols["B"])  # batch, with any contexts
         pays = many or (one and self._points > OFTEN)

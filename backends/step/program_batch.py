@@ -1,12 +1,12 @@
 """Steps of many programs at once, and pipeline stages by arithmetic.
 
-`PlanStages`: programs of a search share most of their op times. Distinct op times are columns, how often
-each stage runs them is a matrix, and the seconds of all stages are the product of the two (`BatchPoints`,
+`PlanStages`: programs of a search share most of their op times. Distinct op times are columns, their
+executions per stage are a matrix, and the seconds of all stages are the product of the two (`BatchPoints`,
 `BatchMemory`).
 
-`StageEvaluator`: the stages of a program, derived from the program that is not split. Stages run the same
-bodies a different number of times, and differ in the few ops of the entry that are theirs, in what they
-receive and what they send. The result is equal to the passes `stages` and `slice-sends`.
+`StageEvaluator`: the stages of a program, derived from the unsplit program. Stages run equal bodies a
+different number of times. They differ in their few ops of the entry, and in the values that they receive and
+send. The result equals that of the passes `stages` and `slice-sends`.
 """
 
 from __future__ import annotations
@@ -45,28 +45,28 @@ from .timing import StageKind, StagePart, Timing
 
 # Steps of many programs
 
-Array = Any  # of float64
-_SELECTIONS = 8  # of columns, that are kept: a step's, and those of a decode by what they read
+Array = Any  # float64
+_SELECTIONS = 8  # selections of columns that are cached: one of a step, the others of a decode
 
 
 class MicroBatchSizes(NamedTuple):
-    """What decides at which sizes a price is evaluated."""
+    """The parameters that determine the sizes at which an op time is evaluated."""
 
     micro_batches: int
-    padded: tuple[int, ...] = ()  # to the graphs of such a plan; none for sizes as they are asked for
+    padded: tuple[int, ...] = ()  # to the graphs of this plan; empty for the requested sizes
 
 
 def launch_key(of: StepEvaluator) -> tuple[int, ...]:
-    """What decides which steps of a plan are launched as a graph, and of how many sequences that is."""
+    """The properties that determine which steps run as a graph, and its number of sequences."""
     degrees = of.program.parallelism
     return of.program.micro_batches, degrees.dp, degrees.tp, id(of.model)
 
 
-Runs = tuple[dict[int, int], int, float]  # of each price, by number; of all kernels; seconds of waiting
+Runs = tuple[dict[int, int], int, float]  # op times by index, with counts; kernels; rank skew in seconds
 
 
 class PlanStage(NamedTuple):
-    """Stages of a plan that are alike: so many `kernels`, and lateness of others; whether it is the first."""
+    """Equal stages of a plan, with `kernels` kernels and a rank skew; and whether the stage is first."""
 
     plan: int
     kernels: int
@@ -75,7 +75,7 @@ class PlanStage(NamedTuple):
 
 
 class PlanStages:
-    """All stages of some plans, those of a plan that are alike once, and how often they run each price."""
+    """All distinct stages of some plans, and their executions of each op time."""
 
     def __init__(self, plans: Sequence[StepEvaluator]) -> None:
         self.plans = plans
@@ -83,10 +83,12 @@ class PlanStages:
             MicroBatchSizes, tuple[int, StepEvaluator]
         ] = {}  # with their numbers, and a plan that has them
         self.distinct: dict[OpTime, int] = {}
-        self._known: dict[int, tuple[OpTime, int]] = {}  # by identity, held so that it stays theirs
-        # What stages run: sizes and prices by their numbers, each with its own, by what a graph hides.
+        self._known: dict[int, tuple[OpTime, int]] = {}  # by identity; the reference prevents reuse of the id
+        # The sizes and op times of the stages, numbered by the share that a graph hides.
         self.prices: dict[float, dict[tuple[int, int], int]] = {}
-        self._places: dict[tuple[object, ...], tuple[Row, int, float]] = {}  # with rows, which are held so
+        self._places: dict[
+            tuple[object, ...], tuple[Row, int, float]
+        ] = {}  # with rows, which keeps their ids valid
         found = [kind for number, of in enumerate(plans) for kind in self._alike(number, of)]
         self.each = [stage for stage, _, _ in found]
         self.of = np.array([stage.plan for stage in self.each])
@@ -100,7 +102,7 @@ class PlanStages:
         self._columns: dict[tuple[int, tuple[int, ...]], Array] = {}
 
     def _alike(self, number: int, of: StepEvaluator) -> Iterator[tuple[PlanStage, dict[int, int], int]]:
-        """The stages of a plan, those alike once: how often they run each price, and how many there are."""
+        """The distinct stages of a plan: their executions of each op time, and their number."""
         known = self.prices.setdefault(_hidden(of), {})
         parts = of.program.micro_batches
         usual, padded = (
@@ -124,7 +126,7 @@ class PlanStages:
     def _runs(
         self, of: StepEvaluator, part: StagePart, sizes: tuple[int, int], known: dict[tuple[int, int], int]
     ) -> Runs:
-        """How often a part of a plan runs each price, how many kernels it has, and their lateness."""
+        """The executions of each op time in a part of a plan, with its kernels and rank skew."""
         counts: dict[int, int] = {}
         kernels, lateness = 0, 0.0
         for row, price in part.priced:
@@ -139,13 +141,13 @@ class PlanStages:
         return counts, kernels, lateness
 
     def _one(self, price: OpTime) -> int:
-        """The number of a price, which equal ones share."""
+        """The index of an op time; equal ones share it."""
         if id(price) not in self._known:
             self._known[id(price)] = price, self.distinct.setdefault(price, len(self.distinct))
         return self._known[id(price)][1]
 
     def stacks(self, axes: int) -> Mapping[float, OpTimeStack]:
-        """The prices as columns, for points of so many axes, by what a graph hides."""
+        """The op times as columns, for points with `axes` axes, by the launch share that a graph hides."""
         if axes not in self._stacks:
             prices = [*self.distinct]
             self._stacks[axes] = {
@@ -155,12 +157,12 @@ class PlanStages:
         return self._stacks[axes]
 
     def groups(self, axes: int) -> list[tuple[float, list[int]]]:
-        """Of each group of the stacks what a graph hides, and the numbers of its prices."""
+        """For each group of the stacks, the hidden launch share and the indices of its op times."""
         stacks = self.stacks(axes).items()
         return [(hidden, places) for hidden, stack in stacks for places, _ in stack.groups]
 
     def columns(self, axes: int, groups: tuple[int, ...]) -> Array:
-        """How often each stage runs the prices of some groups of the stacks, which are numbered."""
+        """The executions of op times in the given groups of the stacks, per stage."""
         key = axes, groups
         if key not in self._columns:
             known = self.groups(axes)
@@ -172,7 +174,7 @@ class PlanStages:
 
     @cached_property
     def hosts(self) -> Sequence[tuple[EngineCpu, Array, Sequence[Array]]]:
-        """Each host, the stages whose kernels it launches, and those of them that are first of as many."""
+        """Each engine CPU model, the stages that it launches, and the first stages among them."""
         groups: dict[EngineCpu, list[int]] = {}
         for i, stage in enumerate(self.each):
             if host := self.plans[stage.plan].host:
@@ -188,7 +190,7 @@ class PlanStages:
 
 
 def _hidden(of: StepEvaluator) -> float:
-    """What a graph of kernels hides of their launches."""
+    """The share of the kernel launches that a graph hides."""
     return of.host.hidden if of.host else 0.0
 
 
@@ -197,7 +199,7 @@ def _in_graph(at: Binding, hidden: float, price: OpTime) -> tuple[Any, Any]:
 
 
 class BatchPoints:
-    """Points at which all plans are priced: the sizes of a micro-batch, by how many of them there are."""
+    """Points at which all plans are evaluated: the sizes of a micro-batch, by number of micro-batches."""
 
     def __init__(self, stages: PlanStages, at: Mapping[int, Binding]) -> None:
         self.stages, self.at = stages, at
@@ -207,7 +209,7 @@ class BatchPoints:
         self.parts = np.array(parts, dtype=np.float64).reshape(self.column)
 
     def timing(self) -> tuple[Array, Array]:
-        """Of each plan the seconds of all its stages for a micro-batch, and of the slowest of them."""
+        """For each plan the seconds of all stages for a micro-batch, and of the slowest stage."""
         alone, together = self._sums(lambda values: values)
         seconds = np.where(self._captured, together, alone)
         for host, some, _ in self.stages.hosts:
@@ -217,9 +219,9 @@ class BatchPoints:
         return whole, np.maximum.reduceat(seconds, self.stages.starts)
 
     def whole(self) -> Array:
-        """The first of these, summed along the last axis, such as that of the contexts of a decode.
+        """The seconds of all stages, summed along the last axis, such as the contexts of a decode.
 
-        Most stages take longer than their launches at all points, and are summed price by price.
+        Most stages take longer than their launches at all points, and are summed op by op.
         """
         count, stages = self.shape[-1], self.stages
         if self._captured.shape[-1] != 1 or self._beside.shape[-1] != 1:
@@ -262,16 +264,16 @@ class BatchPoints:
 
     @cached_property
     def _kernels(self) -> Array:
-        """How many kernels the host launches for each stage; a graph of them goes at once."""
+        """The number of kernel launches of each stage; a graph has none."""
         return np.where(self._captured, 0.0, self.stages.kernels.reshape(self.column))
 
     @cached_property
     def _beside(self) -> Array:
-        """What `_served` adds where hosts wait for nothing."""
+        """The overhead that `_served` adds if launches never delay kernels."""
         return self._served(np.zeros((len(self.stages.each), *(1,) * len(self.shape))))
 
     def _served(self, seconds: Array) -> Array:
-        """Each stage with what it waits for other ranks, or for the host."""
+        """The time of each stage with rank skew and engine CPU time."""
         found: Any = seconds.copy()
         for host, some, first in self.stages.hosts:
             found[some] += host.waited(self.stages.late[some].reshape(self.column))
@@ -299,7 +301,7 @@ class BatchPoints:
 
     @cached_property
     def _priced(self) -> Sequence[list[Array]]:
-        """The prices of each group of the stacks: alone, and in a graph."""
+        """The op times of each group of the stacks: alone, and in a graph."""
         pairs = ((sizes, of, self.at[sizes.micro_batches]) for sizes, (_, of) in self.stages.sizes.items())
         at = BindingStack([of.runs(at) if sizes.padded else at for sizes, of, at in pairs])
         return [
@@ -315,7 +317,7 @@ class BatchPoints:
         return alone, together
 
     def _sum(self, which: int, figure: Callable[[Array], Array | None]) -> Array:
-        """What each stage runs of each price that has this figure, those of one shape together."""
+        """The sum over the op times of each stage for which `figure` returns values, grouped by shape."""
         alike: dict[tuple[int, ...], dict[int, Array]] = {}
         for group, both in enumerate(self._priced):
             if (values := figure(both[which])) is not None:
@@ -338,7 +340,7 @@ def _varied(figure: Any, values: Array) -> Array | None:
 
 
 class BatchMemory:
-    """The memory of all stages of some plans: what each holds as coefficients of what its sizes read."""
+    """The memory of all stages of some plans, as coefficients of the sizes that it depends on."""
 
     def __init__(self, plans: Sequence[StepEvaluator]) -> None:
         sizes: dict[Size, int] = {}
@@ -371,7 +373,7 @@ class BatchMemory:
         return np.stack([found[parts][i] for i, parts in enumerate(self.parts)]) if others else one
 
     def _peaks(self, at: Binding) -> Array:
-        """The same for so many sequences in a micro-batch."""
+        """The peaks with a number of sequences in a micro-batch."""
         values = np.stack(np.broadcast_arrays(np.ones(at.shape), *map(at, self.reads)))
         bytes = np.tensordot(self.coefficients, values, 1)
         weights, caches = (bytes[part] for part in self.resident)
@@ -385,7 +387,7 @@ SINGLE_LAYER = Layers()
 
 
 class StageOp(NamedTuple):
-    """An op of a graph where a stage runs it, in so many `layers`, counted from the stage's first."""
+    """An op of a graph on a stage, with its `layers`, counted from the stage's first."""
 
     path: str
     graph: Graph
@@ -394,7 +396,7 @@ class StageOp(NamedTuple):
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """What makes a weight or a cache of a stage the same in two phases."""
+        """The key by which two phases share a weight or a cache of a stage."""
         return self.node.op.param or self.path, self.layers, self.node.results[0]
 
     @property
@@ -405,7 +407,7 @@ class StageOp(NamedTuple):
 
 
 class StageGraph(NamedTuple):
-    """What stages that are alike have: the graph of one of them, and what that holds while its ops run."""
+    """The common part of equal stages: the graph of one of them, and the memory lifetimes of its ops."""
 
     graph: Graph
     lifetimes: Lifetimes
@@ -413,7 +415,7 @@ class StageGraph(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class StageProgram:
-    """What a stage runs of a program, and holds of it; `times` says how often it runs its loops."""
+    """The part of a program that a stage runs and stores; `times` are the counts of its loops."""
 
     program: Program
     kind: StageGraph
@@ -431,7 +433,7 @@ class StageProgram:
 
 
 class StageMemo:
-    """What was found of the stages of a program, by `Cut.kind`, and by that and how often they run loops."""
+    """A cache of the stages of a program, by `Cut.kind`, and by kind and loop counts."""
 
     def __init__(self, program: Program, by: CachePolicy) -> None:
         self.program, self.by = program, by
@@ -440,7 +442,7 @@ class StageMemo:
         self.sizes: dict[tuple[StageProgram, tuple[StageProgram, ...]], tuple[Size, Size]] = {}
 
     def share(self, cut: PipelineCut, number: int) -> StageProgram:
-        """That of one stage of a program that is cut so."""
+        """The stage with an index in a cut program."""
         alike = cut.kind(number)
         times = {node.name: loop.times for node in cut.run_by(number) if (loop := node.op.loop)}
         key = alike, tuple(times.values())
@@ -478,13 +480,13 @@ _cut = lru_cache(maxsize=1024)(PipelineCut)
 
 @dataclass(frozen=True, eq=False)
 class StageEvaluator(StepEvaluator):
-    """The plan of a program in stages of so many layers each; the program itself is in one."""
+    """The evaluator of a program in stages with given layers; the program itself has one stage."""
 
     sizes: tuple[int, ...] = (1,)
 
     @property
     def depth(self) -> int:
-        """How many stages there are."""
+        """The number of stages."""
         return len(self.sizes)
 
     @cached_property
@@ -521,7 +523,7 @@ class StageEvaluator(StepEvaluator):
             yield StageKind(self._parts(numbers[0]), len(numbers), first)
 
     def _parts(self, number: int) -> list[tuple[StagePart, int]]:
-        """What a stage runs, and how often: its graph but for what that sends, this, and bodies."""
+        """The parts of a stage with their executions: the graph without sends, the sends, and bodies."""
         share, ends = self._shares[number], self._ends(number)
         if self.model.asks:
             return [(self._part(self._rows(number)), 1)]
@@ -544,7 +546,7 @@ class StageEvaluator(StepEvaluator):
         return StagePart([*zip(rows, self.model.prices(rows), strict=True)])
 
     def _sends(self, number: int) -> StagePart:
-        """What a stage sends: one and the same for those of which that is equally fast."""
+        """The sends of a stage, shared by stages with equally fast ones."""
         size, node = self.program.mesh.devices, self.model.device.node
         start = number * size % node.devices if node else 0
         key = self._shares[number].kind.graph, number if self.model.asks else start
@@ -560,11 +562,11 @@ class StageEvaluator(StepEvaluator):
 
     @cached_property
     def _sent(self) -> dict[tuple[Graph, int], StagePart]:
-        return {}  # those that lie alike in their nodes are one
+        return {}  # equal placements in a node are merged
 
     @cached_property
     def memories(self) -> tuple[RankMemory, ...]:
-        """What each stage must hold."""
+        """The memory of each stage."""
         by = policy(self.cache_policy)
         known, phases = _known(self.program, by), self.program.phases
         whole = [_whole(phase) for name, phase in phases.items() if name == "encode"]
@@ -578,13 +580,13 @@ class StageEvaluator(StepEvaluator):
 
 @lru_cache(maxsize=64)
 def _whole(program: Program) -> StageProgram:
-    """What one stage runs of a program that is not cut."""
+    """The single stage of a program that is not cut."""
     graph = program[program.entries[0]]
     return StageProgram(program, StageGraph(graph, Lifetimes((), ())), {})
 
 
 def _sent(row: Row, to: int, mesh: Mesh) -> Row:
-    """The row of a `send` to another stage than that of its kind."""
+    """The row of a `send` to another stage."""
     op: Any = row.node.op
     node = replace(row.node, op=replace(op, to=to))
     return replace(row, node=node, work=work(node.op, node.results, node.results, mesh))
@@ -593,7 +595,7 @@ def _sent(row: Row, to: int, mesh: Mesh) -> Row:
 def _inside(
     program: Program, graph: Graph, times: Mapping[str, int], path: str = "", start: Layers = SINGLE_LAYER
 ) -> Iterator[StageOp]:
-    """The ops of a graph, those of bodies in their place; `times` says how often where not the ops do."""
+    """The ops of a graph, with bodies expanded; `times` overrides the loop counts."""
     before = 0
     for node in graph.nodes:
         yield StageOp(path + node.name, graph, node, start)
@@ -621,7 +623,7 @@ def _stored(
 
 @dataclass(frozen=True)
 class StageReport(Figures):
-    """A step of a program in pipeline stages of so many `layers` each; figures as a `Report` has them."""
+    """A step of a program in pipeline stages with `layers` layers; the other fields are as in `Report`."""
 
     layers: tuple[int, ...]
     time_s: Number
@@ -647,7 +649,7 @@ def stage_evaluator(
 
 
 def _ranks(program: Program, sizes: tuple[int, ...]) -> RankTopology:
-    """Those of a program in stages, with those that gather what they have sent in slices."""
+    """The topology of a program in stages, including ranks that gather sent slices."""
     cut = _cut(program, sizes)
     over = {over for number in range(len(sizes)) for over in cut.slices(number).values()}
     one = rank_topology(program).staged(len(sizes))
@@ -656,7 +658,7 @@ def _ranks(program: Program, sizes: tuple[int, ...]) -> RankTopology:
 
 
 def stage_report(of: StepEvaluator, sizes: tuple[int, ...], at: Binding) -> StageReport:
-    """What a plan in stages says of a step."""
+    """The report of a step of an evaluator with stages."""
     seconds = of.seconds(at)
     timing = Timing(seconds.whole, of.program.micro_batches)
     return StageReport(

@@ -90,7 +90,7 @@ class Footprint(Points):
         return self._held(RankMemory.peak)
 
     def _held(self, figure: Callable[[RankMemory, Binding], Number]) -> Number:
-        """A figure of the stage whose memory is fullest."""
+        """A value of the stage with the highest peak memory."""
         return sweep(lambda at: self.plan.fullest(lambda memory: figure(memory, at), at), self._points)
 
     @figure
@@ -104,11 +104,11 @@ class Footprint(Points):
 
     @property
     def peak_at(self) -> Any:
-        """The op at which memory is fullest; an array of names on a grid."""
+        """The op at the peak memory; an array of names on a grid."""
         if not self.shape:
             return self.peak.op
         names: list[str] = []
-        first: dict[int, int] = {}  # where the names of a stage begin
+        first: dict[int, int] = {}  # the start of a stage's names
         for memory in self.plan.memories:
             first[id(memory)] = len(names)
             names += [m.op for m in memory.distinct]
@@ -140,20 +140,20 @@ PHASE_KEYS = (
 
 STEP = ("batch", "new", "context")
 
-LONG = 10_000_000  # points of a grid, of which each figure takes seconds
+LONG = 10_000_000  # points of a grid; each result takes seconds
 
 
 class Report(Footprint, Result):
     """The cost of one step of a program on a device: `batch` sequences, `new` tokens each, `context` cached.
 
-    `beside` are other sequences in the same step, as mappings of the same three: a chunk of a prefill beside
-    decodes. Their work is merged: weights are read once, products have the rows of all, attention is summed.
-    `model` is a cost model of the device; by default calibrated where it can be, else ideal. `phase` says
-    which of the program's phases runs; by default decode for one new token of each sequence, else prefill.
+    `beside` are other sequences in the step, as mappings with the same three keys, such as a prefill chunk
+    with decodes. Their work is merged: weights are read once, products have the rows of all, attention is
+    summed. `model` is a cost model of the device; the default is calibrated if possible, else ideal. `phase`
+    selects a phase of the program; the default is decode for one new token per sequence, else prefill.
     `cache_policy` is the rule of cache allocation: exact, paged or unified (`memory/caches.py`).
 
-    Figures are of one rank of each pipeline stage, and those of memory of the stage where it is fullest, in
-    SI units: exact integers at a point, float64 arrays on a grid.
+    Values are those of one rank of each pipeline stage, and memory is that of the stage with the highest
+    peak. They are in SI units: exact integers at a point, float64 arrays on a grid.
     """
 
     program: Program
@@ -218,7 +218,7 @@ class Report(Footprint, Result):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know: assumptions, ignored fields, types that the device lacks, idle ranks."""
+        """Notes for the user: assumptions, ignored fields, dtypes that the device lacks, idle ranks."""
         return (*program_notes(self.program), *self.plan.notes, *idle_ranks_note(self.program, self._points))
 
     @figure
@@ -238,7 +238,7 @@ class Report(Footprint, Result):
 
     @figure
     def error(self) -> Number | None:
-        """The mean relative error of such times, by the ops that it is known of; None of a bound."""
+        """The mean relative error of these times, from the ops with a known error; None for a bound."""
         lent, model = [(0.0, 0.0)] * len(self.work), self.plan.model
         for kind in self.plan.kinds:
             *_, which = self._figures[kind.priced]
@@ -251,12 +251,12 @@ class Report(Footprint, Result):
 
     @figure
     def period_s(self) -> Number:
-        """Seconds from this step to the next that needs its tokens, in a long run of such steps."""
+        """Seconds from this step to the next one that needs its tokens, in a long series of equal steps."""
         return self._timed(lambda timing: timing.period)
 
     @figure
     def interval_s(self) -> Number:
-        """Seconds between such steps when other requests keep all stages busy."""
+        """Seconds between equal steps while other requests keep all stages busy."""
         return self._timed(lambda timing: timing.interval)
 
     @figure
@@ -337,14 +337,14 @@ class Report(Footprint, Result):
 
     @cached_property
     def overheads(self) -> tuple[Overhead, ...]:
-        """What the engine adds to a micro-batch on each stage; none without an engine."""
+        """The engine overhead of a micro-batch on each stage; empty without an engine."""
         if not self.plan.host:
             return ()
         return tuple(Overhead(*map(seal, each)) for each in self._seconds.overheads)
 
     @figure
     def all_stages_s(self) -> Number:
-        """Seconds of the step on all stages together, of which `share` is a part."""
+        """Seconds of the step times the number of stages, the basis of `share`."""
         return len(self.program.entries) * self.time_s
 
     @figure
@@ -359,17 +359,17 @@ class Report(Footprint, Result):
 
     @figure
     def overhead(self) -> Mapping[str, Number]:
-        """What `overhead_s` is the sum of, by the names in `Overhead`."""
+        """The parts of `overhead_s`, by the names in `Overhead`."""
         m, stages = self.program.micro_batches, self.overheads or (Overhead(),)
         sums = (m * sum(part) for part in zip(*stages, strict=True))
         return dict(zip(Overhead._fields, sums, strict=True))
 
     @cached_property
     def ops(self) -> tuple[OpCost, ...]:
-        """The rows: of each stage its ops in schedule order, what the engine adds, the bubble.
+        """The rows: for each stage its ops in schedule order, the engine overhead, the bubble.
 
         On every stage, Σ `time_s` × `repeat` is the step; the shares of all rows add up to 1. No row is
-        below 0.
+        negative.
         """
         if len(self.program.entries) == 1:
             return (*self.work, *self.engine)
@@ -387,16 +387,16 @@ class Report(Footprint, Result):
 
     @cached_property
     def _evaluated(self) -> tuple[StepSeconds, Callable[[], Sequence[Number]]]:
-        """Seconds of the stages, and what gives the figures of the rows: more of the same evaluation."""
+        """The seconds of the stages, and a function that returns the values of the rows."""
         return self.plan.evaluated(self.at)
 
     @cached_property
     def engine(self) -> tuple[OpCost, ...]:
-        """The rows of what an engine adds: `engine_cpu`, `launch_gap`, `rank_skew`; none without one."""
+        """The rows of engine overhead: `engine_cpu`, `launch_gap`, `rank_skew`; empty without an engine."""
         return evaluate.engine_rows(self.plan, self.overheads, self.all_stages_s)
 
     def _bubbles(self) -> tuple[OpCost, ...]:
-        """The rows of what stages wait, by the basis of the longest op."""
+        """The rows of pipeline bubbles, with the basis of the longest op."""
         if not self.work:
             return ()
         ideal: list[Number] = [0.0] * len(self.program.entries)
@@ -409,11 +409,11 @@ class Report(Footprint, Result):
 
     @figure
     def stages(self) -> tuple[StageCost, ...]:
-        """One row a pipeline stage; one in all where there are no others."""
+        """One row per pipeline stage."""
         return evaluate.stage_costs(self._seconds, self.program.micro_batches, self.plan.memories, self.at)
 
     def timeline(self) -> tuple[TimeSlice, ...]:
-        """The step as it goes by, stage by stage."""
+        """The timeline of the step, stage by stage."""
 
         return timeline(self)
 
@@ -448,7 +448,7 @@ def plain(value: Any) -> Any:
         return value if isfinite(value) else None
     if kind in _PLAIN or isinstance(value, (str, int)):
         return value
-    # Most of what these hold is finite numbers and words, which need no call.
+    # Most values are finite numbers and words, which need no call.
     if isinstance(value, dict):
         return {
             k: v if (of := type(v)) in _PLAIN or (of is float and isfinite(v)) else plain(v)
@@ -464,15 +464,15 @@ def plain(value: Any) -> Any:
 # Timeline
 
 _Fields = dict[str, Any]  # of a `Slice`, by name
-STREAM = 7  # torch's first of its own, in which its kernels run; nothing of a step runs beside another op
+STREAM = 7  # torch's first own stream, in which its kernels run; ops of a step do not overlap
 
 
 @dataclass(frozen=True)
 class TimeSlice:
-    """A stretch of the time of a stage's ranks, which all do the same: one run of an op, or a wait.
+    """A time slice of the ranks of a stage, which all run in parallel: one execution of an op, or a wait.
 
-    `op` is the name of its row in the report, `path` numbers the layers that it is in. FLOPs and bytes are
-    those of one rank; `live_bytes` are its activations meanwhile. A wait has none of them.
+    `op` is the name of its row in the report, and `path` includes layer numbers. FLOPs and bytes are those of
+    one rank; `live_bytes` are its activations during the slice. Waits have none.
     """
 
     op: str
@@ -484,7 +484,7 @@ class TimeSlice:
     stream: int
     start_s: float
     end_s: float
-    time_s: float  # that of its row, to the last digit
+    time_s: float  # equal to its row, to the last digit
     bound: str
     basis: str
     error: float | None
@@ -527,7 +527,7 @@ def _runs(program: Program, graph: Graph, op: str, path: str, layer: int, moment
 
 @lru_cache(maxsize=1024)
 def _moments(program: Program, name: str) -> int:
-    """How many moments a graph has in `Memory`: one an op, and of a loop the iterations that differ."""
+    """The number of moments of a graph in `Memory`: one per op, and the distinct iterations of a loop."""
     found = 0
     for node in program[name].nodes:
         if loop := node.op.loop:
@@ -542,14 +542,14 @@ def _walked(iteration: int, times: int) -> int:
     return 0 if iteration == 0 else min(times - 1, 2) if iteration == times - 1 else 1
 
 
-SLICE_S, SLICE_BYTES = 2.7e-5, 3200  # of a slice and its events in a trace, measured on 300,000 of them
+SLICE_S, SLICE_BYTES = 2.7e-5, 3200  # per slice with its events in a trace, measured on 300,000 slices
 
 
 def timeline(report: Report) -> tuple[TimeSlice, ...]:
-    """The slices of a step: stage by stage, each stage's in order, from 0 to `time_s` without a gap.
+    """The slices of a step: stage by stage, in order, from 0 to `time_s` without a gap.
 
-    Micro-batches go through the stages as `Timing` says. `InputError` for a grid, which is many steps, and
-    for a step of two phases, whose ops have no one order.
+    `Timing` defines the schedule of micro-batches. InputError for a grid, which is many steps, and for a step
+    of two phases, whose ops have no single order.
     """
     if report.shape:
         raise InputError(f"a timeline is of one step, not of a grid of {report.shape}")
@@ -575,7 +575,7 @@ def timeline(report: Report) -> tuple[TimeSlice, ...]:
 
 
 class _StageTimeline:
-    """What a stage does with a micro-batch, whenever that comes: pieces of time, one after another."""
+    """The pieces of time of a stage for a micro-batch, relative to its start."""
 
     def __init__(self, report: Report, stage: int) -> None:
         program, plan = report.program, report.plan
@@ -608,7 +608,7 @@ class _StageTimeline:
             yield float(costs[run.op].time_s), {**facts[run.op], **moment}
 
     def _engine(self, part: str, time_s: Number) -> Iterator[tuple[float, _Fields]]:
-        """A piece of what the engine adds, if there is any."""
+        """A piece of engine overhead, if positive."""
         if time_s > 0:
             name = f"{self.prefix}{OVERHEAD_ROWS[part]}"
             words = {"kind": OVERHEAD, "bound": OVERHEAD, "basis": self.basis, "error": self.error}
@@ -639,6 +639,6 @@ class _StageTimeline:
 
 
 def _facts(op: OpCost) -> _Fields:
-    """What a slice says of the op that it is a run of."""
+    """The fields of a slice that describe its op."""
     names = ("kind", "flops", "read_bytes", "write_bytes", "comm_bytes", "bound", "error")
     return {"op": op.name, "basis": str(op.basis), **{name: getattr(op, name) for name in names}}

@@ -1,8 +1,8 @@
 """Sizes of a step: sequences, new tokens and cached tokens, as numbers or arrays.
 
 `check_sizes` checks them, `binding` turns them into the binding of one micro-batch, and `batch_program`
-finds the phase that runs. `Points` holds the sizes of a report. `sweep` and `sweeps` evaluate figures on
-large grids in blocks that stay in the CPU's cache.
+selects the phase. `Points` contains the sizes of a report. `sweep` and `sweeps` evaluate results on large
+grids in blocks that fit in the CPU's cache.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ Step = tuple[Number, Number, Number]  # sequences, new tokens, cached ones
 
 
 def check_sizes(batch: Any = 1, new: Any = 1, context: Any = 0) -> tuple[Number, Number, Number]:
-    """Sequences, new tokens of each and cached ones; `InputError` for what is none."""
+    """Validate the sizes of a step: sequences, new tokens and cached tokens; InputError if invalid."""
     return counts("batch", batch, 1), counts("new", new, 1), counts("context", context)
 
 
 def check_packed(batch: Any, new: Any, context: Any) -> tuple[Number, Number, Number]:
-    """The same, very many of them packed: one by one, as their float64 would take more than what is kept."""
+    """Validate and pack very many sizes, one array at a time to limit memory."""
     return (
         pack(counts("batch", batch, 1)),
         pack(counts("new", new, 1)),
@@ -45,7 +45,7 @@ def check_packed(batch: Any, new: Any, context: Any) -> tuple[Number, Number, Nu
 
 
 def context_sizes(part: Mapping[str, Any]) -> tuple[Number, Number, Number]:
-    """The same of other sequences in a step, from a mapping."""
+    """Validate the sizes of other sequences in a step, from a mapping."""
     known = ("batch", "new", "context")
     if not isinstance(part, Mapping) or not set(part) <= set(known):
         raise InputError(f"beside: expected {', '.join(known)} of other sequences, got {show_value(part)}")
@@ -53,7 +53,7 @@ def context_sizes(part: Mapping[str, Any]) -> tuple[Number, Number, Number]:
 
 
 def refuse_padding(engine: Engine | None, what: str, steps: Sequence[Step] = ()) -> None:
-    """`InputError` for an engine that pads, whose steps have one length: of several, or of any."""
+    """Raise InputError for an engine that pads, if a step has several lengths."""
     if len(steps) == 1:
         return
     scheduler = engine and engine.section(Scheduler)
@@ -67,22 +67,21 @@ def refuse_padding(engine: Engine | None, what: str, steps: Sequence[Step] = ())
 
 
 def binding(micro_batches: int, batch: Number, new: Number, context: Number) -> Binding:
-    """What one micro-batch is."""
+    """The binding of one micro-batch."""
     if micro_batches > 1 and np.any(np.mod(batch, micro_batches)):
         raise InputError(
             f"batch: expected a multiple of the {micro_batches} micro-batches, got {show_value(batch)}"
         )
     each = batch if micro_batches == 1 else batch // micro_batches
-    # These are of `counts`, which copies.
+    # `counts` has copied these.
     make = PackedBinding if any(map(is_packed, (batch, new, context))) else Binding.keeping
     return make(B=each, T=new, C=context)
 
 
 def micro_batch_binding(parts: int, steps: Sequence[tuple[Step, str]], splits: bool) -> Binding:
-    """What one of so many micro-batches is of sequences of some kinds, each in a phase.
+    """The binding of one micro-batch with sequences of several kinds, each in a phase.
 
-    Those of one kind are one call of each kernel; and so are all that go on by a token, whatever their
-    contexts.
+    Each kernel runs once for sequences of one kind, and once for all decodes with any contexts.
     """
     if len(steps) == 1:
         return binding(parts, *steps[0][0])
@@ -99,7 +98,7 @@ def micro_batch_binding(parts: int, steps: Sequence[tuple[Step, str]], splits: b
 
 
 def _alike(parts: int, new: Number, each: Sequence[tuple[Number, Number]]) -> Binding:
-    """Sequences of so many new tokens each, of whose contexts there are so many each."""
+    """The binding of sequences with equal new tokens, given counts for each context."""
     batch, (_, first) = sum(count for count, _ in each), each[0]
     at = binding(parts, batch, new, first)
     if all(context == first for _, context in each):
@@ -120,7 +119,7 @@ def idle_ranks_note(program: Program, at: Binding | MixedBinding) -> tuple[str, 
 
 
 def phase_of(new: Number) -> str:
-    """The phase of sequences with so many new tokens, or `mixed` of a grid of one and more."""
+    """The phase of sequences with `new` new tokens, or `mixed` for a grid with one and more."""
     if isinstance(new, int):
         return "decode" if new == 1 else "prefill"
     ones = np.asarray(new) == 1
@@ -128,9 +127,9 @@ def phase_of(new: Number) -> str:
 
 
 def step_phase(program: Program, new: Sequence[Number]) -> str:
-    """The phase of a step of so many new tokens: decode of one of each sequence, else prefill.
+    """The phase of a step: decode for one new token per sequence, else prefill.
 
-    `InputError` for a grid of both where they are of two phases.
+    InputError for a grid with both, if they have different programs.
     """
     phases = {phase_of(n) for n in new}
     if phases == {"decode"}:
@@ -142,7 +141,7 @@ def step_phase(program: Program, new: Sequence[Number]) -> str:
 
 
 def verified_tokens(program: Program, new: Number, context: Number) -> Number:
-    """`new`, and 1 where so few come after others that what decodes verifies them, if that is apart."""
+    """`new`, or 1 for a few new tokens after cached ones, which the decode program verifies."""
     if not program.splits:
         return new
     few = (np.asarray(new) <= DRAFTS) & (np.asarray(context) > 0)
@@ -162,7 +161,7 @@ def _encodes(program: Program, steps: Sequence[tuple[Number, Number, Number]], p
 
 
 def _whole_prompts(program: Program, prompt: int, steps: Sequence[tuple[Number, Number, Number]]) -> None:
-    """`InputError` for steps that are neither a whole prompt nor one token after it."""
+    """Raise InputError for steps that are neither a whole prompt nor one token after it."""
     for _, new, context in steps:
         first = (np.asarray(new) == prompt) & (np.asarray(context) == 0)
         if not np.all(first | ((np.asarray(new) == 1) & (np.asarray(context) >= prompt))):
@@ -186,7 +185,7 @@ def grid_shape(steps: Sequence[tuple[Number, Number, Number]]) -> tuple[int, ...
 def batch_program(
     program: Program, steps: Sequence[tuple[Number, Number, Number]], phase: str
 ) -> tuple[Program, str, Binding]:
-    """What runs for sequences of one kind or several, in which phase if none is stated, and their sizes."""
+    """Select the program for sequences of one or several kinds, its phase, and their sizes."""
     grid_shape(steps)
     if program.patches:
         phase = _encodes(program, steps, phase)
@@ -212,7 +211,7 @@ def batch_program(
 class Points(Immutable):
     """`batch` sequences with `new` tokens each and `context` cached.
 
-    Of very many points these are packed, and made when they are asked for.
+    Very many points are stored packed, and expanded on access.
     """
 
     program: Program
@@ -241,14 +240,14 @@ class Points(Immutable):
 
 # Large grids in blocks
 
-# Arrays are evaluated in pieces of about this many elements, so that they stay in a core's cache.
+# Elements per block of arrays, so that they stay in a core's cache.
 BLOCK = 1 << 16
-# Points of which the times of the stages are held at once, 8 bytes each.
+# Points with stage times in memory at once, 8 bytes each.
 WHOLE = 1 << 20
 
 
 def sweep(figure: Callable[[Binding], Number], at: Binding, block: int = BLOCK) -> Number:
-    """`figure(at)`, evaluated in blocks when `at` holds large arrays."""
+    """`figure(at)`, evaluated in blocks when `at` contains large arrays."""
     (found,) = sweeps(lambda at: (figure(at),), at, block)
     return found
 
@@ -256,7 +255,7 @@ def sweep(figure: Callable[[Binding], Number], at: Binding, block: int = BLOCK) 
 def sweeps(
     figures: Callable[[Binding], Sequence[Number]], at: Binding, block: int = BLOCK
 ) -> Sequence[Number]:
-    """The same of several figures."""
+    """Like `sweep`, for several results."""
     shape = at.shape
     if not shape:
         return figures(at)

@@ -24,7 +24,7 @@ from llmir.ir.sizes.polynomial import maximum
 
 @dataclass(frozen=True, eq=False)
 class StagePart:
-    """Rows that stages run together, each with its price."""
+    """Rows that stages share, each with its op time."""
 
     priced: Sequence[tuple[Row, OpTime]]
 
@@ -35,7 +35,7 @@ class StagePart:
 
 
 class StageKind(NamedTuple):
-    """What a stage runs, and how often; how many stages are like it, and whether it is the first."""
+    """The parts of a stage with their executions; the number of equal stages, and whether it is the first."""
 
     parts: Sequence[tuple[StagePart, int]]
     times: int
@@ -57,10 +57,10 @@ Seconds = tuple[Number, ...]  # of each stage
 
 
 class StepSeconds(NamedTuple):
-    """Seconds of a micro-batch on each stage: the four parts, and `whole`, which is their sum.
+    """Seconds of a micro-batch on each stage: the four parts, and `whole`, their sum.
 
-    `kernels` are the kernels as they run: in a captured graph with the gap that the graph leaves before each,
-    else with their whole launch. The others are the parts of `Overhead`, in its order.
+    `kernels` are the kernels in the step: in a captured graph with the remaining gap before each, else with
+    the full launch. The others are the parts of `Overhead`, in its order.
     """
 
     kernels: Seconds
@@ -71,12 +71,12 @@ class StepSeconds(NamedTuple):
 
     @classmethod
     def of(cls, values: Sequence[Number], depth: int) -> StepSeconds:
-        """Of one after another, for so many stages."""
+        """Split a flat sequence of values by part, for `depth` stages."""
         return cls(*(tuple(values[i : i + depth]) for i in range(0, len(cls._fields) * depth, depth)))
 
     @property
     def overheads(self) -> tuple[Overhead, ...]:
-        """What the engine adds on each stage."""
+        """The engine overhead of each stage."""
         return tuple(map(Overhead, self.engine_cpu, self.launch_gap, self.rank_skew))
 
 
@@ -85,7 +85,7 @@ _INSTANT = 1e-300  # seconds: a step without ops takes none, and no share of it 
 
 @dataclass(frozen=True)
 class Timing:
-    """The seconds that each stage takes for one micro-batch, and how many micro-batches a step has."""
+    """The seconds of each stage for one micro-batch, and the number of micro-batches in a step."""
 
     stages: tuple[Number, ...]
     micro_batches: int = 1
@@ -100,7 +100,7 @@ class Timing:
 
     @property
     def step(self) -> Number:
-        """From the first micro-batch's start to the last one's end, its bubble counted.
+        """The time from the start of the first micro-batch to the end of the last, including bubbles.
 
         >>> Timing((2.0, 2.0), micro_batches=4).step
         10.0
@@ -110,7 +110,7 @@ class Timing:
 
     @property
     def period(self) -> Number:
-        """From one step to the next that needs its tokens: a micro-batch returns to a stage that is free.
+        """The time from one step to the next that needs its tokens: a micro-batch returns to a free stage.
 
         >>> Timing((2.0, 2.0)).period, Timing((2.0, 2.0), micro_batches=4).period
         (4.0, 8.0)
@@ -119,17 +119,17 @@ class Timing:
 
     @property
     def interval(self) -> Number:
-        """From one step to the next when other requests keep the stages busy: what the slowest one works."""
+        """The time between steps while other requests keep the stages busy: the work of the slowest stage."""
         return self.micro_batches * self._slowest
 
     @property
     def busy(self) -> Number:
-        """What all stages work together."""
+        """The work of all stages together."""
         return self.micro_batches * self._all
 
     @property
     def bubbles(self) -> tuple[Number, ...]:
-        """The seconds of a step that each stage waits for the others: 0 or more, whatever is rounded.
+        """The seconds of a step that each stage waits for the others; never negative.
 
         >>> Timing((1.0, 3.0), micro_batches=2).bubbles
         (5.0, 1.0)

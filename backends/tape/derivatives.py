@@ -1,8 +1,8 @@
 """Forward-mode derivatives of a recorded function.
 
 `derivatives` returns the derivatives of all outputs by one input; `RULES` has one rule per operation. A
-minimum or maximum takes the derivative of the argument that holds, and a rounded value has derivative 0, so
-the results are valid between the kinks of the function.
+minimum or maximum has the derivative of the chosen argument, and a rounded value has derivative 0, so the
+results are valid between the kinks of the function.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ from typing import Any
 
 from .record import Function, Symbol, Tape
 
-Rule = Callable[[Tape, Any, list[Any], list[Any]], Any]  # of its value, its operands, their derivatives
+Rule = Callable[
+    [Tape, Any, list[Any], list[Any]], Any
+]  # a function of the value, its operands and their derivatives
 RULES: dict[str, Rule] = {
     "add": lambda tape, y, x, d: d[0] + d[1],
     "subtract": lambda tape, y, x, d: d[0] - d[1],
     "multiply": lambda tape, y, x, d: d[0] * x[1] + x[0] * d[1],
     "divide": lambda tape, y, x, d: (d[0] - y * d[1]) / x[1],
-    "power": lambda tape, y, x, d: x[1] * x[0] ** (x[1] - 1) * d[0],  # of an exponent that stands still
+    "power": lambda tape, y, x, d: x[1] * x[0] ** (x[1] - 1) * d[0],  # with a constant exponent
     "negative": lambda tape, y, x, d: -d[0],
     "absolute": lambda tape, y, x, d: tape.record("where", x[0] < 0, -d[0], d[0]),
     "minimum": lambda tape, y, x, d: tape.record("where", x[1] < x[0], d[1], d[0]),

@@ -1,8 +1,8 @@
 """Print functions of a tape in other languages: Python, JavaScript and JavaScript's BigInt.
 
-A `Language` holds the text of each operation and of a function definition. `called_functions` orders the
-functions that a function calls, `integer_outputs` finds outputs that are whole numbers. A `Printer` prints
-and compiles a function for use in this process; `PRINTERS` has `python` and `numpy` (see also `numba.py`).
+A `Language` contains the text of each operation and of a function definition. `called_functions` orders the
+functions that a function calls, `integer_outputs` finds outputs that are integers. A `Printer` prints and
+compiles a function for use in this process; `PRINTERS` has `python` and `numpy` (see also `numba.py`).
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def _bigint(value: Constant) -> str:
 
 
 class Language(NamedTuple):
-    """How functions of operands are said, constants, the lines of a function, and several outputs.
+    """The text of operations, constants, function definitions and several outputs in a language.
 
-    Inputs called like `reserved` words get an underscore.
+    Inputs named like `reserved` words get an underscore.
     """
 
     words: Mapping[Any, str]
@@ -86,7 +86,7 @@ JAVASCRIPT = Language(
     "[{}]",
     frozenset(("case", "default", "delete", "do", "function", "in", "new", "switch", "this", "var", "with")),
 )
-# Of whole numbers of any size; `floordiv` and `ceildiv` are the module's.
+# For integers of any size; `floordiv` and `ceildiv` belong to the module.
 BIGINT = JAVASCRIPT._replace(
     words={
         **JAVASCRIPT.words,
@@ -98,7 +98,7 @@ BIGINT = JAVASCRIPT._replace(
 
 
 def called_functions(functions: Iterable[Function]) -> tuple[Function, ...]:
-    """All that they call, and what these call: each once, after those that it calls itself."""
+    """All functions that are called, also indirectly: each once, after those that it calls."""
     found: dict[Function, None] = {}
 
     def visit(function: Function) -> None:
@@ -130,7 +130,7 @@ def integer_outputs(function: Function) -> frozenset[int]:
 
 
 class Printer(Protocol):
-    """A language that functions of a tape are printed in, and what they are in Python."""
+    """A language for printing functions of a tape, and their compiled form in Python."""
 
     def text(self, function: Function, name: str = "run") -> str:
         """The source of a function of that name."""

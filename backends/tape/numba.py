@@ -23,14 +23,14 @@ from . import numpy, python
 from .numpy import Array
 from .record import TRUTHS, Function
 
-# Of floats alone, and as numpy has it: what is rounded stays a float.
+# For floats only, with NumPy's results: rounded values remain floats.
 TEXT = {
     **python.TEXT,
     **{"ceil": "np.ceil({})", "floor": "np.floor({})", "sqrt": "np.sqrt({})", "cbrt": "np.cbrt({})"},
     **{"ceildiv": "np.ceil({} / {})", "floor_divide": "np.floor_divide({}, {})"},
     **{"hypot": "np.hypot({}, {})", "expm1": "np.expm1({})", "ceil_of_product": "np.ceil({} * {})"},
 }
-# Of divisions by a power of two: a product, which is as exact, and some ten times as fast.
+# Division by a power of two becomes a product, which is equally exact and about ten times as fast.
 EXACT = {"divide": "multiply", "ceildiv": "ceil_of_product"}
 TYPES = "void(float64[:, ::1], float64[:, ::1], float64[::1], float64[:, :, ::1])"
 LOGICAL = {"logical_and", "logical_or", "logical_xor"}
@@ -50,7 +50,7 @@ def text(function: Function, name: str = "run") -> str:
 
 
 def loop(function: Function, rows: Collection[str], name: str = "run") -> LoopSource:
-    """The same where the inputs of these names vary between rows alone, and the others between columns."""
+    """The loop for a function whose named inputs vary only between rows, and the others between columns."""
     nodes = function.tape.nodes
     constants: list[float] = []
     said: dict[int, str] = {}
@@ -117,9 +117,9 @@ def _halves(node: Any) -> bool:
 
 
 def compiled(function: Function, rows: Collection[str] = ()) -> Callable[..., tuple[Array, ...]]:
-    """The function of arrays that broadcast together, given in the order of its inputs.
+    """The compiled function of arrays that broadcast together, in the order of its inputs.
 
-    Where rows and columns share an axis, it is numpy's.
+    If rows and columns share an axis, NumPy evaluates it.
     """
     source, constants, among = loop(function, rows)
     given = np.array(constants, dtype=float)
@@ -136,7 +136,7 @@ def compiled(function: Function, rows: Collection[str] = ()) -> Callable[..., tu
             tables = [_table(side, size) for side, size in zip(sides, sizes, strict=True)]
         except ValueError:  # an axis that both vary along
             return numpy.compiled(function)(*inputs)
-        results = np.empty([len(types), *map(prod, sizes)])  # one piece, whose pages are used again
+        results = np.empty([len(types), *map(prod, sizes)])  # one allocation, so that its pages are reused
         _machine(source)(*tables, given, results)
         ordered = [shape[axis] for axis in (*own, *others)]
         moved = (np.moveaxis(r.reshape(ordered), range(len(shape)), (*own, *others)) for r in results)
@@ -146,7 +146,7 @@ def compiled(function: Function, rows: Collection[str] = ()) -> Callable[..., tu
 
 
 def _table(inputs: Sequence[Any], size: Sequence[int]) -> Array:
-    """A row of each; ValueError for one that is of another size."""
+    """A row for each input; ValueError for another size."""
     flat = [np.broadcast_to(np.asarray(x, dtype=float), size).reshape(-1) for x in inputs]
     return np.array(flat) if flat else np.empty((0, prod(size)))
 
@@ -157,14 +157,14 @@ def available() -> bool:
 
 
 def folder() -> Path:
-    """Where texts, and what is compiled of them, are kept."""
+    """The folder for cached sources and compiled code."""
     caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(os.environ.get("LLMIR_CACHE") or Path(caches) / "llmir").expanduser()
 
 
 @lru_cache(maxsize=1 << 8)
 def _machine(source: str) -> Callable[..., None]:
-    """The machine's code of a source; not kept where the folder cannot be written."""
+    """Compile a source to machine code; not cached if the folder is not writable."""
     import hashlib
 
     from numba import njit
@@ -179,7 +179,7 @@ def _machine(source: str) -> Callable[..., None]:
             fresh.replace(path)  # whole, or not at all
     except OSError:
         kept = False
-    module = sys.modules[name] = ModuleType(name)  # what is read back asks for it by name
+    module = sys.modules[name] = ModuleType(name)  # deserialized code looks up this name
     names = vars(module)
     names["np"] = np
     exec(compile(source, str(path), "exec"), names)

@@ -17,7 +17,7 @@ import numpy as np
 from .record import TRUTHS, Function
 
 Array = np.ndarray[Any, np.dtype[Any]]
-BLOCK = 1 << 15  # points: a buffer of them is 256 KiB, so that caches hold the dozen that a step takes
+BLOCK = 1 << 15  # points: a buffer has 256 KiB, so that caches store the dozen that a step needs
 
 
 def text(function: Function, name: str = "run") -> str:
@@ -26,7 +26,7 @@ def text(function: Function, name: str = "run") -> str:
 
 
 def _print(function: Function, name: str) -> tuple[str, tuple[int, int]]:
-    """The source, and how many buffers of numbers and of truths it needs."""
+    """The source, and the numbers of buffers for numbers and for booleans."""
     nodes, inputs = function.tape.nodes, function.inputs
     left = Counter(n for number in function.live for n in nodes[number].of)
     left.update(function.outputs)
@@ -107,7 +107,7 @@ def compiled(function: Function, block: int = BLOCK) -> Callable[..., tuple[Arra
 
 
 class GatherInput(NamedTuple):
-    """An input of few values: at each point the one whose place is said there."""
+    """An input with few values: each point uses the value at its index."""
 
     values: Array
     places: Array
@@ -118,7 +118,7 @@ def _shape(x: Any) -> tuple[int, ...]:
 
 
 def _piece(x: Any, part: tuple[slice, ...]) -> Any:
-    """Of what broadcasts to the whole shape, what broadcasts to a part of it."""
+    """The part of a broadcast value for a part of the shape."""
     if isinstance(x, GatherInput):
         return x.values[x.places[part]] if x.values.ndim else x.values
     shape = np.shape(x)
@@ -127,7 +127,7 @@ def _piece(x: Any, part: tuple[slice, ...]) -> Any:
 
 
 def cut(shape: tuple[int, ...], block: int) -> Iterator[tuple[slice, ...]]:
-    """A grid in pieces of so many points at most, a single point at least."""
+    """Split a grid into pieces of at most `block` points, at least one point each."""
     if not shape:
         yield ()
         return

@@ -1,11 +1,11 @@
-"""Functions with calls kept as single nodes, simplified for bounded counts; and external numbers.
+"""Functions with calls as single nodes, simplified for bounded counts; and external numbers.
 
 An `Outline` is a tape on which a called function stays one node. `prune` returns the function without the
 arguments of choices that never decide while the inputs are counts up to a maximum: it bounds each call on
 blocks of counts, bounds equal calls together, and caches the results (`_ChoiceBounds`, `pruning.py`).
 
-An `ExternalTape` holds numbers that are set when a function runs, such as the rates of a device that a user
-edits on a page; values that depend only on such numbers are computed once.
+An `ExternalTape` contains numbers that are set when a function runs, such as the rates of a device that a
+user edits on a page; values that depend only on these numbers are computed once.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from .record import Function, KeptArguments, Operand, Symbol, Tape
 # Functions with calls as nodes
 
 FINE = 32  # blocks of numbers between a power of two and the next; those below are one each
-KNOWN = 1 << 12  # calls of a function of which what was found is kept
-NONE = -1  # in place of a node: none
+KNOWN = 1 << 12  # calls of a function with cached results
+NONE = -1  # no node
 
 
 class Outline(Tape):
@@ -38,20 +38,20 @@ class Outline(Tape):
 
 
 class GuardedFunction(NamedTuple):
-    """A function, which holds where `holds`, a function of the same inputs, says so."""
+    """A function that is valid if `holds`, a function of the same inputs, is true."""
 
     function: Function
     holds: Function
 
 
 def inline_calls(outline: Function) -> Function:
-    """A function of an outline with all that it calls, on a tape of its own."""
+    """The function of an outline with all calls expanded, on a separate tape."""
     tape, names = Tape(outline.tape.kind), outline.inputs.values()
     return Function.of(tape, names, outline.onto(tape, map(tape.symbol, names)))
 
 
 def prune(outline: Function, counts: Iterable[str], most: int) -> GuardedFunction:
-    """The same without what decides nothing where these inputs are counts, of so many at most."""
+    """The function without branches that never decide while these inputs are counts up to `most`."""
     bounded = _ChoiceBounds(outline, frozenset(counts), most)
     tape, names = Tape(outline.tape.kind), outline.inputs.values()
     symbols = [tape.symbol(name) for name in names]
@@ -74,19 +74,21 @@ def blocks(most: int) -> Range:
 
 @lru_cache(maxsize=1 << 10)
 def choices(function: Function) -> Choices:
-    """Those of a function that is called."""
+    """The choices of a called function."""
     return Choices(function)
 
 
 class _ChoiceBounds:
-    """What decides the choices of an outline, and those of its calls."""
+    """The deciding arguments of an outline's choices, and of its calls."""
 
     def __init__(self, outline: Function, counts: frozenset[str], most: int) -> None:
         self.outline, self.nodes = outline, outline.tape.nodes
         self.choices = choices(outline)
         self.counts, self.blocks = counts, blocks(most)
-        self.calls: dict[int, KeptArguments] = {}  # of each call, what its choices keep
-        self._ranges: dict[int, dict[int, Range]] = {}  # by a whole number, of what depends on it alone
+        self.calls: dict[int, KeptArguments] = {}  # for each call, the retained arguments of its choices
+        self._ranges: dict[
+            int, dict[int, Range]
+        ] = {}  # by an integer node, of values that depend on it alone
         self._bound_calls()
         self.kept = self._bound_choices()
 
@@ -97,7 +99,7 @@ class _ChoiceBounds:
 
     @cached_property
     def _before(self) -> Mapping[int, int]:
-        """Of each node, the last of those that all ways from inputs to it go through."""
+        """The immediate dominator of each node on the paths from the inputs."""
         found = dict.fromkeys(self.outline.inputs, NONE)
         for number in self.outline.live:
             found[number] = _common(found, self.nodes[number].of)
@@ -125,7 +127,7 @@ class _ChoiceBounds:
         return self._is_constant(number) and float(self.nodes[number].of[0]).is_integer()
 
     def _root(self, operands: Iterable[int]) -> int:
-        """The last whole number that decides all of them, and is no multiple of another."""
+        """The last integer node that determines all of them, and is not a multiple of another."""
         found = _common(self._before, operands)
         while found != NONE:
             function, of = self.nodes[found]
@@ -136,7 +138,7 @@ class _ChoiceBounds:
         return found
 
     def _bound_calls(self) -> None:
-        """In turns, those together whose operands are known."""
+        """Bound calls in rounds, grouping those with known operands."""
         roots = {n: self._root(self.nodes[n].of) for n in self.outline.live if self._is_call(n)}
         open_ = [n for n, root in roots.items() if root != NONE]
         while open_:
@@ -174,7 +176,7 @@ class _ChoiceBounds:
         return True
 
     def _decide(self, function: Function, calls: list[tuple[int, int]]) -> None:
-        """Bounds calls of one function, those together of which it is not known."""
+        """Bound calls of one function, grouping those that are not cached."""
         given = {
             number: tuple(self._ranges[root][n] for n in self.nodes[number].of) for number, root in calls
         }
@@ -195,7 +197,7 @@ class _ChoiceBounds:
             self._ranges[root][number], self.calls[number] = known[keys[number]]
 
     def _bound_choices(self) -> KeptArguments:
-        """Of the choices outside of calls."""
+        """The deciding arguments of choices outside of calls."""
         found: dict[int, Any] = {}
         for number in self.choices.all:
             root = self._root(self.choices.operands(number))
@@ -211,7 +213,7 @@ class _ChoiceBounds:
 
 
 def _common(before: Mapping[int, int], numbers: Iterable[int]) -> int:
-    """The last node that all ways to all of them go through, of those that depend on inputs."""
+    """The last common dominator, among nodes that depend on inputs."""
     found: int | None = None
     for number in numbers:
         if number not in before:
@@ -231,7 +233,7 @@ def _key(x: Range) -> Any:
 
 
 def _stacked(ranges: Iterable[Range]) -> Range:
-    """Those of an input in each call, as arrays of calls × blocks."""
+    """The ranges of an input in each call, as arrays of calls × blocks."""
     ends = zip(*((np.atleast_1d(x.low), np.atleast_1d(x.high)) for x in ranges), strict=True)
     low, high = (np.stack(np.broadcast_arrays(*each)) for each in ends)
     alike = low.shape[1] == 1 and (low == low[0]).all()  # a number of all of them
@@ -242,7 +244,7 @@ def _stacked(ranges: Iterable[Range]) -> Range:
 
 
 class ExternalTape(Tape):
-    """A tape of such numbers, by name, with what each usually is."""
+    """A tape of external numbers, by name, with their typical values."""
 
     outside = True
 
@@ -251,7 +253,7 @@ class ExternalTape(Tape):
         self.usual = dict(usual)
 
     def value(self, symbol: Symbol) -> Any:
-        """What a symbol of it usually is."""
+        """The typical value of a symbol."""
         function = Function.of(self, self.usual, [symbol])
         return function.onto(Tape(self.kind), self.usual.values())[0]
 
@@ -262,12 +264,12 @@ def typical_value(number: Any) -> Any:
 
 
 def is_external(number: Any) -> bool:
-    """Whether it is told when functions run."""
+    """Whether a number is set when functions run."""
     return isinstance(number, Symbol) and number.tape.outside
 
 
 def external_names(symbol: Symbol) -> frozenset[str]:
-    """Of what is told of the outside, what a number is made of."""
+    """The names of the external numbers that a number depends on."""
     nodes, found, open_ = symbol.tape.nodes, set[str](), [symbol.number]
     while open_:
         function, of = nodes[open_.pop()]

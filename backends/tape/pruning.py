@@ -1,13 +1,12 @@
-"""Interval arithmetic on arrays, and which arguments of a choice can ever decide.
+"""Interval arithmetic on arrays, and the arguments of a choice that can decide it.
 
-A choice is a minimum, a maximum or a `where`. Its arguments are bounded on blocks of the inputs: an
-argument of a minimum whose lower bound exceeds another's upper bound never decides there, and what a
-discarded argument needs is discarded too. The pruned function is equal to the original, bit for bit.
+A choice is a minimum, a maximum or a `where`. Its arguments are bounded on blocks of the inputs: an argument
+of a minimum whose lower bound exceeds another's upper bound never decides there, and the nodes that only a
+discarded argument needs are discarded too. The pruned function is equal to the original, bit for bit.
 
-`Range` and `BOUNDS` bound each operation. Rounding is monotonic, so a rounded sum of lower bounds is a
-lower bound; library functions get two units in the last place as margin on each side. An undefined bound
-(infinity minus infinity) is NaN, and comparisons with it decide nothing. `Choices` finds the choices and
-their ranges.
+`Range` and `BOUNDS` bound each operation. Rounding is monotonic, so a rounded sum of lower bounds is a lower
+bound; library functions get two units in the last place as margin on each side. An undefined bound (infinity
+minus infinity) is NaN, and comparisons with it decide nothing. `Choices` finds the choices and their ranges.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ LAST = 4.5e-16  # two last digits of a float64
 
 
 class Range(NamedTuple):
-    """All from `low` to `high`, arrays that broadcast together; none is negative where `positive` says so.
+    """An interval from `low` to `high`, arrays that broadcast together; `positive` means nonnegative.
 
-    Of a truth 0 or 1.
+    A boolean is 0 or 1.
     """
 
     low: Any
@@ -38,7 +37,7 @@ class Range(NamedTuple):
 
     @classmethod
     def of(cls, low: Any, high: Any) -> Range:
-        """By its ends."""
+        """A range from its ends."""
         return cls(low, high, bool(low.min() >= 0))
 
     @classmethod
@@ -62,7 +61,7 @@ def _wider(x: Range, by: float) -> Range:
 
 
 def _corners(function: Callable[..., Any], a: Range, b: Range) -> tuple[Any, Any]:
-    """The least and the most of what rises or falls with each operand."""
+    """The minimum and maximum of a function that is monotonic in each operand."""
     ends = [function(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
     return reduce(np.minimum, ends), reduce(np.maximum, ends)
 
@@ -178,16 +177,16 @@ BOUNDS: dict[str, Callable[..., Range]] = {
 # Choices
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Places = Any  # of calls × blocks an array of bool, or True for all
-Masks = Mapping[int, Array]  # of choices, by call and argument, whether it may decide
+Places = Any  # an array of bool with calls × blocks, or True for all
+Masks = Mapping[int, Array]  # by choice: whether each argument may decide, by call and argument
 
 
 class Choice(NamedTuple):
-    """The arguments of a minimum or a maximum, those of the same within it too, or the two of a `where`."""
+    """The arguments of a minimum or a maximum, including nested ones of the same kind, or of a `where`."""
 
     kind: str
     of: tuple[int, ...]
-    condition: tuple[int, ...] = ()  # of a `where` of two
+    condition: tuple[int, ...] = ()  # for a `where` with two arguments
 
     @property
     def operands(self) -> tuple[int, ...]:
@@ -196,14 +195,14 @@ class Choice(NamedTuple):
 
 
 class Choices:
-    """The choices of a function, and what decides them in ranges."""
+    """The choices of a function, and their deciding arguments in ranges."""
 
     def __init__(self, function: Function) -> None:
         self.function, self.nodes = function, function.tape.nodes
         self._within: set[int] = set()
         self.all = self._found()
         self.order = tuple(number for number in function.live if number not in self._within)
-        # Choices, and what has one among its operands or theirs.
+        # Choices, and nodes with one among their operands or indirect operands.
         self._decided = set(self.all)
         for number in self.order:
             if not self._decided.isdisjoint(self.operands(number)):
@@ -211,7 +210,7 @@ class Choices:
         self.known: dict[Any, tuple[Range, KeptArguments]] = {}  # by the ranges of inputs
 
     def _found(self) -> Mapping[int, Choice]:
-        """By number, those that no other of their kind contains."""
+        """The outermost choices of each kind, by number."""
         function, nodes = self.function, self.nodes
         uses = Counter(n for number in function.live for n in nodes[number].of)
         uses.update(function.outputs)
@@ -234,19 +233,19 @@ class Choices:
         return found
 
     def operands(self, number: int) -> tuple[int, ...]:
-        """What a node reads."""
+        """The operands of a node."""
         choice = self.all.get(number)
         return self.nodes[number].of if choice is None else choice.operands
 
     def deciding(self, inputs: Mapping[int, Range], calls: int) -> tuple[Range, tuple[KeptArguments, ...]]:
-        """The range of the one output, and what choices keep in each of several calls.
+        """The range of the single output, and the retained arguments of choices in each of several calls.
 
         Ranges of inputs are arrays of calls × blocks.
         """
         ranges = self.ranges(inputs)
         relevant = self._relevant(ranges)
         masks = _masks(relevant, calls)
-        # What is dropped where it decides nothing may come to decide what it did not before.
+        # Removing arguments that never decide may let others decide that did not before.
         wrong = self._wrong(self.ranges(inputs, masks), relevant, masks)
         if wrong.any():
             wrong = np.broadcast_to(wrong, calls)
@@ -256,7 +255,7 @@ class Choices:
         return ranges[output], tuple(self._named(masks, call) for call in range(calls))
 
     def _named(self, masks: Masks, call: int) -> KeptArguments:
-        """Of choices that a call does not keep whole, the arguments that it keeps."""
+        """The retained arguments of the choices that a call reduces."""
         some = {number: mask[call] for number, mask in masks.items()}
         return {
             number: tuple(n for n, keep in zip(self.all[number].of, row, strict=True) if keep)
@@ -265,7 +264,7 @@ class Choices:
         }
 
     def ranges(self, inputs: Mapping[int, Range], masks: Masks = NOTHING) -> dict[int, Range]:
-        """Those of all nodes; of choices those of the arguments that are kept."""
+        """The ranges of all nodes; of choices, of the retained arguments."""
         ranges, nodes = dict(inputs), self.nodes
         read = {n for number in self.order for n in self.operands(number)}
         for n in read.union(self.function.outputs):
@@ -277,7 +276,7 @@ class Choices:
         return ranges
 
     def range(self, number: int, ranges: Mapping[int, Range], masks: Masks = NOTHING) -> Range:
-        """That of a node, by those of its operands."""
+        """The range of a node, from those of its operands."""
         choice = self.all.get(number)
         given = [ranges[n] for n in self.operands(number)]
         if choice is None:
@@ -296,9 +295,9 @@ class Choices:
     def _relevant(
         self, ranges: Mapping[int, Range], everywhere: bool = False
     ) -> dict[int, tuple[Places, list[Places]]]:
-        """Of each choice, where it counts, and where each of its arguments may decide it.
+        """For each choice, the places where it matters, and where each of its arguments may decide it.
 
-        It counts where a choice that it is an argument of may take it, or `everywhere`.
+        It matters where a choice that contains it may take it, or `everywhere`.
         """
         where: dict[int, Places] = dict.fromkeys(self.function.outputs, True)
         found: dict[int, tuple[Places, list[Places]]] = {}
@@ -318,7 +317,7 @@ class Choices:
         return found
 
     def decide(self, number: int, ranges: Mapping[int, Range]) -> list[Any]:
-        """Where each argument may be the choice; of equals the first is."""
+        """The places where each argument may be the choice; the first of equal ones decides."""
         choice = self.all[number]
         given = [ranges[n] for n in choice.of]
         if choice.condition:
@@ -344,9 +343,9 @@ class Choices:
         relevant: Mapping[int, tuple[Places, list[Places]]],
         masks: Masks,
     ) -> Array:
-        """The calls in which an argument that did not decide may do so, by what the others are now.
+        """The calls in which a discarded argument may decide after all, given the new ranges of the others.
 
-        A condition counts wherever its `where` does, and is what it was.
+        A condition matters wherever its `where` does, and is unchanged.
         """
         found = np.zeros(1, dtype=bool)
         for number, (here, deciding) in relevant.items():
@@ -377,7 +376,7 @@ def _infinite_elsewhere(places: Places, high: Any) -> Any:
 
 
 def _only(x: Range, mask: Array, none: float) -> Range:
-    """The range in the calls that keep it, of others one that decides nothing."""
+    """The range in the calls that retain it, and a range that never decides in the others."""
     if mask.all():
         return x
     return Range(np.where(mask, x.low, none), np.where(mask, x.high, none), x.positive)

@@ -25,14 +25,14 @@ TEXT = {
     **{"ceil": "ceil({})", "floor": "floor({})", "ceildiv": "-(-{} // {})", "sqrt": "sqrt({})"},
     **{"cbrt": "cbrt({})", "hypot": "hypot({}, {})", "expm1": "expm1({})"},
 }
-TWICE = {"minimum", "maximum"}  # whose operands are said twice, so that each needs a name
-FLOATS = {"divide", "sqrt", "cbrt", "hypot", "expm1"}  # of any numbers
-MIXED = {"add", "subtract", "multiply"}  # of a float and an integer
+TWICE = {"minimum", "maximum"}  # their operands appear twice in the text, so each needs a name
+FLOATS = {"divide", "sqrt", "cbrt", "hypot", "expm1"}  # for any numbers
+MIXED = {"add", "subtract", "multiply"}  # for a float and an integer
 DEEPEST = 20  # brackets within brackets; Python's parser takes 200
 
 
 class Statements(NamedTuple):
-    """What a function of single numbers does: names and their values in order, and what it gives."""
+    """The body of a function of single numbers: named values in order, and the outputs."""
 
     named: Sequence[tuple[str, str]]
     outputs: Sequence[str]
@@ -43,7 +43,7 @@ def statements(
     words: Mapping[Any, str] = TEXT,
     constant: Callable[[Constant], str] = repr,
 ) -> Statements:
-    """Those of a language that says functions of operands by `words`; names are not said twice."""
+    """The statements of a function in a language with operations `words`; names are unique."""
     nodes, inputs = function.tape.nodes, function.inputs
     uses = Counter(n for number in function.live for n in nodes[number].of)
     named = {n for number in function.live if nodes[number].function in TWICE for n in nodes[number].of}
@@ -92,9 +92,9 @@ def text(function: Function, name: str = "run") -> str:
 
 
 def _floats(function: Function) -> set[int]:
-    """What is a float whatever the inputs are; constants beside it may be floats too.
+    """The nodes that are floats for any inputs; constants with them may be floats too.
 
-    Python is quicker where the types of an operator's operands stay the same.
+    Python is faster if the types of an operator's operands stay the same.
     """
     nodes, found = function.tape.nodes, set[int]()
     for number in function.live:
@@ -118,5 +118,5 @@ def compiled(function: Function) -> Callable[..., tuple[Any, ...]]:
 
 @lru_cache(maxsize=1 << 10)
 def _shared_lines(function: Function) -> Callable[..., tuple[Any, ...]]:
-    """What many functions call."""
+    """A function that many functions call."""
     return compiled(function)

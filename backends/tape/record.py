@@ -37,7 +37,7 @@ TRUTHS = {"less", "less_equal", "equal", "not_equal", "logical_and", "logical_or
 IDEMPOTENT = {"minimum", "maximum", "logical_and", "logical_or"}
 
 
-# What a function does to numbers that operators do.
+# The effect of a function on numbers, by operators.
 OPERATORS: Mapping[str, Callable[..., Constant]] = {
     **{"add": operator.add, "subtract": operator.sub, "multiply": operator.mul, "divide": operator.truediv},
     **{"power": operator.pow, "floor_divide": operator.floordiv, "negative": operator.neg},
@@ -48,9 +48,9 @@ OPERATORS: Mapping[str, Callable[..., Constant]] = {
 
 
 class TapeNode(NamedTuple):
-    """A function of earlier nodes, by their numbers; a "symbol" of its name, or a "constant" of its value.
+    """A function of earlier nodes, by number; a "symbol" has its name, and a "constant" its value.
 
-    The function of another tape is itself, where calls of it are kept.
+    If calls are retained, the function is a `Function` of another tape.
     """
 
     function: Any  # str | Function
@@ -58,10 +58,10 @@ class TapeNode(NamedTuple):
 
 
 class Tape:
-    """The nodes, in the order in which they were recorded.
+    """The nodes, in the order of recording.
 
-    `scalars` are the functions of numbers that symbols may meet beside operators; `namespace` has the same of
-    symbols. What is on an `outside` tape is a constant of others, which stays as it is while functions run.
+    `scalars` are the functions of numbers besides operators; `namespace` contains the symbolic ones. Values
+    on an `outside` tape are constants of other tapes, which do not change while functions run.
     """
 
     outside = False
@@ -71,7 +71,7 @@ class Tape:
         self.kind = scalars
         self.scalars: Mapping[str, Callable[..., Constant]] = {**OPERATORS, **vars(scalars)}
         self.namespace = type(scalars)(**{name: partial(self.record, name) for name in vars(scalars)})
-        self._known: dict[tuple[Any, ...], Operand] = {}  # by function and operands, what they are
+        self._known: dict[tuple[Any, ...], Operand] = {}  # results by function and operands
 
     def symbol(self, name: str) -> Symbol:
         """The input of that name."""
@@ -106,12 +106,12 @@ class Tape:
         return found
 
     def call(self, function: Function, *operands: Operand) -> Operand:
-        """What a function of another tape, of one output, is of the operands."""
+        """The result of a function of another tape, with one output, for these operands."""
         (found,) = function.onto(self, operands)
         return found
 
     def number(self, operand: Operand) -> int:
-        """The number of the node that an operand is; TypeError for what is no number of this tape."""
+        """The node number of an operand; TypeError if it is not a number of this tape."""
         if isinstance(operand, Symbol):
             if operand.tape is self:
                 return operand.number
@@ -172,7 +172,7 @@ Operator = Callable[["Symbol", Operand], Operand]
 
 
 def _operator(function: str) -> tuple[Operator, Operator]:
-    """As it stands between a symbol and what follows, and between what comes before and a symbol."""
+    """The operator for a symbol on the left, and for a symbol on the right."""
     return (
         lambda symbol, other: symbol.tape.record(function, symbol, other),
         lambda symbol, other: symbol.tape.record(function, other, symbol),
@@ -190,7 +190,7 @@ class Symbol:
 
     @property
     def usual(self) -> Constant:
-        """What a number that is told when functions run is elsewhere; AttributeError for what is none."""
+        """The typical value of an external number; AttributeError for other symbols."""
         return self.tape.value(self)  # type: ignore[attr-defined]
 
     @property
@@ -230,7 +230,7 @@ def tape_of(operands: Iterable[Operand]) -> Tape | None:
 
 @dataclass(frozen=True, eq=False)
 class Function:
-    """Nodes of a tape as a function: what `outputs` are, given by name those that are `inputs`."""
+    """Nodes of a tape as a function from named `inputs` to `outputs`."""
 
     tape: Tape
     inputs: Mapping[int, str]
@@ -238,12 +238,12 @@ class Function:
 
     @classmethod
     def of(cls, tape: Tape, names: Iterable[str], outputs: Iterable[Operand]) -> Function:
-        """Of symbols, by their names."""
+        """Build a function of symbols by name."""
         return cls(tape, {tape.symbol(name).number: name for name in names}, tuple(map(tape.number, outputs)))
 
     @cached_property
     def live(self) -> tuple[int, ...]:
-        """The nodes that outputs need beside inputs and constants; TypeError if an input is missing."""
+        """The nodes that the outputs need besides inputs and constants; TypeError if an input is missing."""
         needed, open_ = set(), list(self.outputs)
         while open_:
             number = open_.pop()
@@ -269,10 +269,13 @@ class Function:
         kept: KeptArguments = NOTHING,
         calls: Mapping[int, KeptArguments] = NOTHING,
     ) -> tuple[Operand, ...]:
-        """The outputs on another tape, as the same functions of the operands for the inputs, in order.
+        """Record the function on another tape, with operands for the inputs in order.
 
-        Of a choice that is `kept`, a minimum, a maximum or a `where`, those of its arguments alone; `calls`
-        has what is kept of calls.
+        Args:
+            tape: The other tape.
+            operands: The operands in the order of the inputs.
+            kept: The retained arguments of choices (minimum, maximum or `where`).
+            calls: The retained arguments of choices inside calls.
         """
         nodes = self.tape.nodes
         given = dict(zip(self.inputs, operands, strict=True))
@@ -299,13 +302,13 @@ class Function:
         return tuple(given[n] for n in self.outputs)
 
     def count(self, function: str) -> int:
-        """How many nodes are of a function."""
+        """The number of nodes of a function."""
         return sum(self.tape.nodes[number].function == function for number in self.live)
 
     def parted(self, late: Iterable[str], prefix: str = "k") -> tuple[Function, Function]:
-        """In two: what does not depend on the `late` inputs, and the rest, given what the first gives.
+        """Split into a function of the early inputs, and the rest, which also receives the early results.
 
-        The latter are named by the prefix, but for inputs that go through.
+        Early results are named by the prefix, except inputs that pass through.
         """
         names = set(late)
         depends = self.depending(names)

@@ -35,14 +35,14 @@ from .rows import Limit, op_rows
 
 
 def node_count(program: Program, device: Device) -> int | None:
-    """How many nodes those are; None where the device is in none."""
+    """The number of nodes; None for a device without nodes."""
     return -(-program.devices // device.node.devices) if device.node else None
 
 
 def split_group(device: Device, group: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
-    """The ranks of a group in its first node, and how many nodes it meets; one node for a device alone.
+    """The ranks of a group in its first node, and the number of its nodes; one node for a single device.
 
-    HardwareError unless it meets each of them equally often.
+    HardwareError unless each node has equally many of its ranks.
     """
     if device.node is None:
         return group, 1
@@ -61,15 +61,15 @@ def split_group(device: Device, group: tuple[int, ...]) -> tuple[tuple[int, ...]
 
 @lru_cache(maxsize=256)
 def one_node(device: Device, ranks: int) -> tuple[Device, int]:
-    """The device as if all ranks were in one box, and as many of them as one holds."""
+    """The device as if all ranks were in one machine, and the number of ranks that one has."""
     most = max(device.node.devices, BOX) if device.node else ranks
     return replace(device, node=None), min(ranks, most)
 
 
 class RankTopology(NamedTuple):
-    """All that nodes are asked of a program: its mesh, a copy for each stage, and who meets whom.
+    """The facts of a program that determine its placement on nodes: its mesh, stages, and communication.
 
-    `joins` are mesh axes whose ranks run ops together, `groups` the ranks that send each other something.
+    `joins` are sets of mesh axes whose ranks run ops together, `groups` the sets of ranks that communicate.
     """
 
     mesh: Mesh
@@ -79,11 +79,11 @@ class RankTopology(NamedTuple):
 
     @property
     def devices(self) -> int:
-        """How many there are."""
+        """The number of devices."""
         return self.mesh.devices * self.stages
 
     def staged(self, stages: int) -> RankTopology:
-        """Those of so many stages in place of one."""
+        """The topology with several stages instead of one."""
         size = self.mesh.devices
         sends = {((to - 1) * size, to * size) for to in range(1, stages)}
         return self._replace(stages=stages, groups=self.groups | sends)
@@ -91,7 +91,7 @@ class RankTopology(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def rank_topology(program: Program) -> RankTopology:
-    """Those of a program."""
+    """The topology of a program."""
     graphs = {graph: None for entry in program.entries for graph in program.runs(program[entry])}
     joins = frozenset(frozenset(n.op.joins) for graph in graphs for n in graph.nodes) - {frozenset()}
     each = (row.work for graph in graphs for row in op_rows(graph, program.mesh).values())
@@ -100,9 +100,9 @@ def rank_topology(program: Program) -> RankTopology:
 
 
 def in_default_nodes(program: Program, device: Device) -> Device:
-    """The device in the nodes that it usually has, where groups of ranks are larger than one box.
+    """The device in its default nodes, if groups of ranks exceed one machine.
 
-    As many of each node are taken as all groups take evenly. HardwareError where nothing joins boxes of it.
+    Each node contributes as many devices as all groups use evenly. HardwareError without a network.
     """
     return default_nodes(rank_topology(program), device)
 
@@ -132,7 +132,7 @@ def default_nodes(of: RankTopology, device: Device) -> Device:
 
 
 def _even(of: RankTopology, device: Device) -> bool:
-    """Whether all groups of ranks take the nodes evenly, and alike."""
+    """Whether all groups of ranks use the nodes evenly and equally."""
     try:
         check_nodes(of, device)
     except HardwareError:
@@ -141,7 +141,7 @@ def _even(of: RankTopology, device: Device) -> bool:
 
 
 def check_nodes(of: RankTopology, device: Device) -> None:
-    """HardwareError unless all groups of ranks take the nodes evenly, and alike."""
+    """Raise HardwareError unless all groups of ranks use the nodes evenly and equally."""
     node, mesh, total = device.node, of.mesh, of.devices
     if node is None or total <= node.devices:
         return
@@ -172,10 +172,10 @@ def _holds(node: MachineNode) -> str:
 
 @dataclass(frozen=True)
 class CollectiveAlgorithm:
-    """A way to do a collective among n ranks: hops one after another, and bytes that a rank sends of each.
+    """An algorithm of a collective among n ranks: sequential hops, and the bytes that a rank sends in each.
 
-    `direct` ones send to all others at once, `reduces` ones need a fabric that adds up. Where half of an
-    algorithm leaves each rank with a piece of its own (`pieces`), those can go on to other nodes.
+    `direct` algorithms send to all others at once, `reduces` ones need a fabric that adds values. If half of
+    an algorithm leaves each rank with a separate piece (`pieces`), the pieces can be sent to other nodes.
     """
 
     name: str
@@ -208,10 +208,10 @@ DIRECT = CollectiveAlgorithm("direct", lambda n: 1, _others, direct=True)
 # 2stage in vLLM's custom_all_reduce.cuh, ONESHOT and TWOSHOT in TensorRT-LLM).
 ONE_SHOT = CollectiveAlgorithm("one-shot", lambda n: 1, lambda n: Fraction(n - 1), direct=True, pieces=False)
 TWO_SHOT = CollectiveAlgorithm("two-shot", lambda n: 2, lambda n: 2 * _others(n), direct=True)
-# Switches add up what goes in and send the sum to all: each rank sends its payload once (SHARP, Graham et al.
+# Switches add up their inputs and send the sum to all: each rank sends its payload once (SHARP, Graham et al.
 # 2016; NVLS in NCCL since 2.17). One hop to the sums, one back.
 IN_NETWORK = CollectiveAlgorithm("in-network", lambda n: 2, lambda n: Fraction(1), reduces=True)
-# From one to another.
+# From one rank to another.
 SEND = CollectiveAlgorithm("send", lambda n: 1, lambda n: Fraction(1))
 
 ALGORITHMS = {
@@ -223,7 +223,7 @@ ALGORITHMS = {
 
 
 class LinkOption(NamedTuple):
-    """A link at hand: its name, the device's key for it, and what it does."""
+    """An available link: its name, the device's key for it, and its properties."""
 
     name: str
     constant: str
@@ -231,7 +231,7 @@ class LinkOption(NamedTuple):
 
 
 class LinkShare(NamedTuple):
-    """What a rank sends over one link: `share` of the payload."""
+    """The traffic of a rank over one link: `share` of the payload."""
 
     span: LinkOption
     share: Fraction
@@ -248,7 +248,7 @@ class LinkShare(NamedTuple):
 
 @dataclass(frozen=True)
 class CollectiveRoute:
-    """An algorithm over the links at hand: seconds that it takes however little is sent, and what is sent."""
+    """An algorithm over the available links: its latency in seconds, and its traffic."""
 
     name: str
     latency_s: float
@@ -271,9 +271,9 @@ class CollectiveRoute:
 
 @dataclass(frozen=True)
 class NetworkLimit(Limit):
-    """A payload that goes between ranks in the way that is fastest at its size.
+    """The time of a payload between ranks on the route that is fastest at its size.
 
-    `amount` is the payload, and `rate` how fast it goes in the end, when it is large.
+    `amount` is the payload, and `rate` the asymptotic rate for large payloads.
     """
 
     ways: tuple[CollectiveRoute, ...]
@@ -316,16 +316,17 @@ def collective_routes(device: Device, opcode: str, group: tuple[int, ...]) -> tu
     if ranks == 1:
         return fastest(_alone(algorithms, network_of(device), nodes))
     near, far = _link(device, inside), network_of(device)
-    # Of an exchange every piece is someone's own; of all else a rank takes one of the pieces of its node.
+    # In an exchange each piece has a single receiver; otherwise a rank takes one of the pieces of its node.
     piece = Fraction(1) if opcode == "all_to_all" else Fraction(1, ranks)
     at_once = _to_all(algorithms, near, ranks, far, nodes)
     return fastest([*at_once, *_in_steps(algorithms, near, ranks, far, nodes, piece)])
 
 
 def fastest(found: Iterable[CollectiveRoute]) -> tuple[CollectiveRoute, ...]:
-    """The lower envelope of the lines latency + pace · payload, by the payload from which each is fastest.
+    """The lower envelope of the lines latency + pace · payload, ordered by the payload from which each is
+    fastest.
 
-    All lines where paces are told later.
+    All lines if paces are symbolic.
     """
     kept: list[CollectiveRoute] = []
     lines = sorted(found, key=lambda w: (w.latency_s, typical_value(w.pace)))
@@ -351,7 +352,7 @@ def _link(device: Device, ranks: tuple[int, ...]) -> LinkOption:
 
 
 def network_of(device: Device) -> LinkOption:
-    """What joins its node to others; HardwareError if nothing does."""
+    """The network of its node; HardwareError if there is none."""
     network = device.node.network if device.node else None
     if network is None:
         raise HardwareError(
@@ -375,7 +376,7 @@ def _in_steps(
     nodes: int,
     piece: Fraction,
 ) -> Iterator[CollectiveRoute]:
-    """Within each node, and half-way through among the ranks of all nodes that hold the same piece."""
+    """Within each node, and halfway through among the ranks of all nodes with the same piece."""
     across = list(_alone(algorithms, far, nodes))
     for inner in _alone([a for a in algorithms if a.pieces], near, ranks):
         for outer in across:

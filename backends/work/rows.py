@@ -1,9 +1,9 @@
-"""Rows: what each op of a program needs on one rank, before any device or number enters.
+"""Rows: the requirements of each op of a program on one rank, before any device or number enters.
 
-`rows(program)` returns a `Row` for each op in schedule order, with symbolic FLOPs, bytes by role and
-network payload. The file also has the terms in which cost models answer: `Basis` (measured kernels of this
-device or another, or datasheet rates), `Limit` (one bound of an op's time) and `BOUNDS`, and `ExpertTypes`,
-the dtypes that the grouped products around an op of a mixture-of-experts layer multiply.
+`rows(program)` returns a `Row` for each op in schedule order, with symbolic FLOPs, bytes by role and network
+payload. The file also defines the results of cost models: `Basis` (measured kernels of this device or
+another, or datasheet rates), `Limit` (one bound of an op's time) and `BOUNDS`, and `ExpertTypes`, the dtypes
+that the grouped products around an op of a mixture-of-experts layer multiply.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from llmir.ir.sizes.ragged import most
 
 @dataclass(frozen=True)
 class Basis:
-    """The basis of a price: `kind` is calibrated, roofline, efficiency or no kernel measured.
+    """The basis of a time: `kind` is calibrated, roofline, efficiency or no kernel measured.
 
-    Of calibrated kernels, `device` is the one that they were measured on if it is another, `engine` whose
-    they are if the one asked for has none, and `by` the family of kernels that stands in where none is known
-    for the op. A roofline beside calibrated kernels says `why`.
+    For calibrated kernels, `device` is the measured device if it is another, `engine` the source engine if
+    the requested one has none, and `by` the substitute kernel family if none is known for the op. A roofline
+    among calibrated kernels has a reason `why`.
 
     >>> print(Basis("calibrated"), Basis("calibrated", device="H100-SXM"), sep="; ")
     calibrated; borrowed from H100-SXM
@@ -75,9 +75,9 @@ BOUNDS = ("compute", "memory", "network", "overhead")  # the last: kernel launch
 
 @dataclass(frozen=True)
 class Limit:
-    """One reason why an op takes time: `amount` of something at `rate` per second.
+    """One lower bound of an op's time: `amount` at `rate` per second.
 
-    `constant` is the device's key for the rate, by which `Device.source` says where it comes from.
+    `constant` is the device's key for the rate, for its source in `Device.source`.
     """
 
     bound: str
@@ -106,16 +106,15 @@ class Limit:
 
 # Routed experts
 
-_BETWEEN = ("moe", "elementwise", "collective")  # kinds of ops that rows go through
+_BETWEEN = ("moe", "elementwise", "collective")  # kinds of ops between dispatch and combine
 
 
 @dataclass(frozen=True)
 class ExpertTypes:
-    """Types of the `rows` and `weights` that the grouped products around an op multiply.
+    """Dtypes of the `rows` and `weights` that the grouped products around an op multiply.
 
-    `away` rows belong to experts of other ranks: where ranks slice what all of them have, kernels walk over
-    all rows and leave out what is not theirs. An exchange brings a rank its own rows, or its own tokens,
-    alone.
+    `away` rows belong to experts of other ranks: if ranks slice replicated rows, kernels iterate over all
+    rows and skip these. An exchange sends a rank only its own rows, or its own tokens.
     """
 
     rows: DType
@@ -124,7 +123,7 @@ class ExpertTypes:
 
 
 def expert_types(graph: Graph, node: Node, mesh: Mesh) -> ExpertTypes | None:
-    """Of an op from what `dispatch` takes to `combine`; None for all others."""
+    """The dtypes for an op from `dispatch` to `combine`; None for all others."""
     before = _before(graph, node)
     first = before[-1] if before[-1].op.copies else None
     product = next((n for n in before if _multiplies(n)), None)
@@ -148,7 +147,7 @@ def _multiplies(node: Node) -> bool:
 
 
 def _before(graph: Graph, node: Node) -> list[Node]:
-    """The node and those that brought its rows, as far as `dispatch`."""
+    """The node and its producers back to `dispatch`."""
     found = [node]
     while not found[-1].op.copies and found[-1].operands:
         earlier = graph[found[-1].operands[0].node]
@@ -170,9 +169,9 @@ def _after(graph: Graph, node: Node) -> Node | None:
 
 # Rows
 
-# What memory traffic is of: weights are read; activations, keys and values are read and written.
+# The roles of memory traffic: weights are read; activations, keys and values are read and written.
 TRAFFIC = ("weight_read", "activation_read", "kv_cache_read", "activation_write", "kv_cache_write")
-# What one execution does, by the names in a report: FLOPs, and bytes, also by `TRAFFIC`.
+# The amounts of one execution, by the names in a report: FLOPs, and bytes, also by `TRAFFIC`.
 AMOUNTS = (
     *("flops", "matmul_flops", "read_bytes", "write_bytes"),
     *(f"{role}_bytes" for role in TRAFFIC),
@@ -185,7 +184,7 @@ class Row:
     """One op as a micro-batch runs it `repeat` times, on one rank.
 
     `operands` and `shape`, of the first result, are local; `reads` and `writes` are (role, bytes) pairs.
-    `experts` is of the layer of routed experts that it is part of.
+    `experts` describes the layer of routed experts around it.
     """
 
     name: str
@@ -202,12 +201,12 @@ class Row:
 
     @property
     def op(self) -> tuple[int, int]:
-        """What rows of ops that need equal things share, wherever they run, while any of them is held."""
+        """A key that rows with equal requirements share, valid while any of them exists."""
         return id(self.work), id(self.writes)
 
     @property
     def anywhere(self) -> Row:
-        """The row under no name, in no stage, and once: what decides its price."""
+        """The row without name, stage and repeat: the part that determines its time."""
         return self.at("", 0, Node(self.node.op.opcode, self.node.op, (), ()), 1)
 
     def at(self, name: str, stage: int, node: Node, repeat: int) -> Row:
@@ -237,7 +236,7 @@ class Row:
 
     @figure
     def amounts(self) -> Mapping[str, Size]:
-        """What one execution does, by the names of `AMOUNTS`."""
+        """The amounts of one execution, by the names of `AMOUNTS`."""
         weights, caches = (_of(self.reads, role) for role in ("weight", "cache"))
         kept = _of(self.writes, "cache")
         traffic = weights, self.read - weights - caches, caches, self.write - kept, kept
@@ -256,7 +255,7 @@ def _of(amounts: tuple[tuple[str, Size], ...], role: str) -> Size:
 
 @lru_cache(maxsize=4096)
 def op_rows(graph: Graph, mesh: Mesh) -> dict[str, Row]:
-    """What each op of a graph needs, wherever it runs: one and the same of ops that need equal things."""
+    """The requirements of each op of a graph; ops with equal requirements share one object."""
     found = {}
     for node in graph.nodes:
         if node.op.runs:
@@ -275,7 +274,7 @@ Types = tuple[Tensor, ...]
 
 
 def _local(op: Op, operands: Types, results: Types, mesh: Mesh) -> tuple[Op, Types, Types, Mesh]:
-    """What the work of an op is of: types of one rank, but of ranks that it joins a part of the mesh."""
+    """The types and mesh that determine the work of an op: those of one rank, with the axes it joins."""
     if op.lone:
         return (
             op,
@@ -299,7 +298,7 @@ def _anywhere(
     around: ExpertTypes | None,
     turns: int,
 ) -> Row:
-    """The row of an op whose operands and results have these roles, under no name."""
+    """The unnamed row of an op, given the roles of its operands and results."""
     done = work(op, operands, results, mesh)
     return Row(
         "",

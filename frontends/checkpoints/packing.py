@@ -1,8 +1,8 @@
-"""How checkpoints store a quantized matrix: the names, shapes and dtypes of its tensors, by method.
+"""The storage of a quantized matrix in checkpoints: names, shapes and dtypes of its tensors, by method.
 
-A method takes the name of a matrix, its shape as [out, in] (after the experts, where one tensor has all of
-them), its element type and the model's element type. The docstring of each method names the source, which is
-the layer that the library saves.
+A method receives the name of a matrix, its shape as [out, in] (with leading experts if one tensor stores all
+of them), its dtype and the model's dtype. The docstring of each method names its source, the layer that the
+library saves.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ Tensors = dict[str, TensorHeader]
 
 
 class Packing(NamedTuple):
-    """The tensors of one matrix, and the ends of names that a checkpoint may have beside them.
+    """The tensors of one matrix, and the name suffixes of optional tensors that belong to it.
 
-    Those are scales of inputs and caches, shapes and formats, which no total here counts.
+    Optional tensors are scales of inputs and caches, shapes and formats, which totals here do not count.
     """
 
     tensors: Callable[[str, tuple[int, ...], DType, str], Tensors]
@@ -30,7 +30,7 @@ class Packing(NamedTuple):
 
 
 def packing(method: object) -> Packing:
-    """That of a `quant_method`; `UnsupportedError` for one whose layout llmir does not have."""
+    """The packing of a `quant_method`; UnsupportedError for an unknown layout."""
     if method not in _PACKINGS:
         known = ", ".join(_PACKINGS)
         raise UnsupportedError(f"check: how {method} stores matrices is not known; known are {known}")
@@ -38,7 +38,7 @@ def packing(method: object) -> Packing:
 
 
 def tensor(dtype: str, *shape: int) -> TensorHeader:
-    """One of that type, as we call it or, without a name of ours, as safetensors does."""
+    """A tensor of an llmir dtype or, if llmir has no name for it, a safetensors dtype."""
     bits = DTYPES[dtype].bits if dtype in DTYPES else {"U8": 8}[dtype]
     return TensorHeader(shape, dtype, math.prod(shape) * bits // 8)
 
@@ -48,7 +48,7 @@ def _groups(along: int, dtype: DType) -> int:
 
 
 def _gptq(name: str, shape: tuple[int, ...], dtype: DType, model: str) -> Tensors:
-    """AutoGPTQ's and GPTQModel's QuantLinear: numbers of 32 bits hold rows that follow one another."""
+    """QuantLinear of AutoGPTQ and GPTQModel: 32-bit integers pack consecutive rows."""
     (outs, ins), each, stem = shape, 32 // dtype.bits, name.removesuffix("weight")
     return {
         f"{stem}qweight": tensor("int32", ins // each, outs),
@@ -59,7 +59,7 @@ def _gptq(name: str, shape: tuple[int, ...], dtype: DType, model: str) -> Tensor
 
 
 def _awq(name: str, shape: tuple[int, ...], dtype: DType, model: str) -> Tensors:
-    """AutoAWQ's WQLinear_GEMM: numbers of 32 bits hold columns."""
+    """WQLinear_GEMM of AutoAWQ: 32-bit integers pack columns."""
     (outs, ins), each, stem = shape, 32 // dtype.bits, name.removesuffix("weight")
     return {
         f"{stem}qweight": tensor("int32", ins, outs // each),
@@ -69,21 +69,21 @@ def _awq(name: str, shape: tuple[int, ...], dtype: DType, model: str) -> Tensors
 
 
 def _scales(shape: tuple[int, ...], dtype: DType) -> tuple[int, ...]:
-    """The shape of the scales of tiles: of a matrix, of channels as columns, or of blocks."""
+    """The shape of the scales: per matrix, per channel as a column, or per block."""
     outs, ins = shape
     across, along = dtype.block
     return (math.ceil(outs / across), math.ceil(ins / (along or ins))) if across else (1,)
 
 
 def _fp8(name: str, shape: tuple[int, ...], dtype: DType, model: str) -> Tensors:
-    """transformers' FP8Linear, whose blocks have the inverse of scales, and vLLM's."""
+    """FP8Linear of transformers, which stores inverse scales of blocks, and the fp8 layer of vLLM."""
     inverse = "_inv" if dtype.block[0] > 1 else ""
     scale = tensor("fp32", *_scales(shape, dtype))
     return {name: tensor(dtype.plain.name, *shape), f"{name}_scale{inverse}": scale}
 
 
 def _compressed(name: str, shape: tuple[int, ...], dtype: DType, model: str) -> Tensors:
-    """compressed-tensors' `pack-quantized`, `nvfp4-pack-quantized`, and those of 8 bits."""
+    """The formats `pack-quantized`, `nvfp4-pack-quantized` and the 8-bit formats of compressed-tensors."""
     outs, ins = shape
     if dtype.name.startswith("nvfp4"):
         return {
@@ -129,7 +129,7 @@ def _bitsandbytes(name: str, shape: tuple[int, ...], dtype: DType, model: str) -
 
 
 def _mxfp4(name: str, shape: tuple[int, ...], dtype: DType, model: str) -> Tensors:
-    """gpt-oss's experts: of each row blocks of 32, as 16 bytes and an exponent."""
+    """The experts of gpt-oss: each row in blocks of 32, stored as 16 bytes and an exponent."""
     *before, ins = shape
     return {
         f"{name}_blocks": tensor("U8", *before, ins // 32, 16),

@@ -1,7 +1,7 @@
 """The tensors of a checkpoint, read from safetensors headers, folders of them, or an index.
 
-Only headers are read, never a weight. The format is that of github.com/huggingface/safetensors: eight bytes
-of header length, little-endian, then JSON with the dtype, shape and place of each tensor.
+Only headers are read, never a weight. The format is defined at github.com/huggingface/safetensors: eight
+bytes of header length, little-endian, then JSON with the dtype, shape and offsets of each tensor.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DTYPES = {d.stored: d.name for d in DTYPES.values() if d.stored}
 
 @dataclass(frozen=True)
 class TensorHeader:
-    """A tensor as a header describes it; dtypes without a name of ours keep the file's."""
+    """A tensor as described by a header; dtypes that llmir does not name have the file's name."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -50,9 +50,9 @@ class Checkpoint(Figures):
 
 
 def read(path: str) -> Checkpoint:
-    """The checkpoint in an index, a .safetensors file, a JSON dump of a header, or a folder of any of these.
+    """Read a checkpoint from an index, a .safetensors file, a JSON dump of a header, or a folder of these.
 
-    Raises `ConfigError` for what is none of them.
+    ConfigError for other files.
     """
     shown, where = plain(path, limit=1000), os.path.expanduser(path)
     try:

@@ -1,7 +1,7 @@
 """The tensors that a program expects in its checkpoint, and a comparison with a real checkpoint.
 
 Checkpoints store the weight of a linear as [out, in], with heads and other axes flattened. The equation of
-the op that uses the weight says which axes these are.
+the op that uses the weight determines these axes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ IGNORED = (
 # How checkpoints of multimodal models call the language model: `model.language_model.layers`, or, as their
 # first releases did, `language_model.model.layers` (transformers' `_checkpoint_conversion_mapping`).
 _INNER = re.compile(r"^(?:(model\.)language_model\.|language_model\.(?=model\.|lm_head))")
-# Top modules that are no part of a language model.
+# Top modules outside the language model.
 _OTHER = re.compile(
     r"^(?:model\.)?\w*(?:vision|visual|image|audio|projector|connector|merger|aligner)\w*(?:\.|$)"
 )
@@ -80,12 +80,13 @@ class Comparison(Figures, Pairs):
         return not (names or self.wrong_shape or self.wrong_dtype or self.wrong_total)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON holds it."""
         where = {"model": self.model, "checkpoint": self.checkpoint}
         return where | {"agrees": self.agrees} | asdict(self)
 
     def pairs(self) -> list[tuple[str, str]]:
-        """What was compared, the verdict, each difference; one line for names that differ in numbers only."""
+        """The compared properties, the verdict, and the differences; names that differ only in numbers share
+        a line.
+        """
         size = f"{self.parameters:,} parameters, {self.bytes:,} bytes"
         known = "names, shapes, element types"
         rows = [
@@ -126,7 +127,7 @@ def _folded(found: Iterable[tuple[str, str]]) -> list[str]:
 
 
 class _Tensor(NamedTuple):
-    """A tensor before it is laid out: its shape as [out, in], after the experts if it has all of them."""
+    """A tensor before packing: its shape as [out, in], with leading experts if it stores all of them."""
 
     shape: tuple[int, ...]
     dtype: DType
@@ -134,11 +135,11 @@ class _Tensor(NamedTuple):
 
     @property
     def elements(self) -> int:
-        """How many there are."""
+        """The number of elements."""
         return math.prod(self.shape)
 
     def stored(self) -> TensorHeader:
-        """As it lies in a file, in a type that needs no packing."""
+        """The tensor in a file, for a dtype without packing."""
         shape = self.shape
         if self.place.turned:
             *experts, outs, ins = shape
@@ -166,7 +167,7 @@ def expected(program: Program) -> dict[str, TensorHeader]:
 
 
 def _tensors(program: Program) -> dict[str, _Tensor]:
-    """By name, each tensor with all its pieces."""
+    """Each tensor with all its pieces, by name."""
     found: dict[str, _Tensor] = {}
     for at in (at for part in program.parts for at in part.instances()):
         for param, own in _stored(at):
@@ -214,9 +215,11 @@ def _stored(at: Instance) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def _shape(at: Instance, kept: tuple[bool, ...]) -> tuple[int, ...]:
-    """As stored: (indexed…, added, contracted) for a product's weight, flat for its bias, else as ops say."""
+    """The stored shape: (indexed…, added, contracted) for a product's weight, flat for its bias, else set by
+    ops.
+    """
     sizes = tuple(Binding()(n) for n, keep in zip(at.node.results[0].shape, kept, strict=True) if keep)
-    # Of several users a product says the layout: a tied embedding is lm_head's weight too.
+    # Among several users, a product determines the layout: a tied embedding is also lm_head's weight.
     use = min(_uses(at), key=lambda u: not u.op.matrices, default=None)
     if use is None or not use.op.matrices:
         return use.op.stored(use.slot, sizes) if use else sizes
@@ -230,7 +233,7 @@ def _shape(at: Instance, kept: tuple[bool, ...]) -> tuple[int, ...]:
 
 
 def _tied(program: Program, names: dict[str, TensorHeader]) -> dict[str, TensorHeader]:
-    """Copies of a shared weight that a checkpoint may hold under the name of its second user."""
+    """Copies of a tied weight that a checkpoint may store under the name of its second user."""
     found: dict[str, TensorHeader] = {}
     for at in program.instances():
         if at.node.op.param in names:
@@ -241,9 +244,9 @@ def _tied(program: Program, names: dict[str, TensorHeader]) -> dict[str, TensorH
 
 
 def _text(program: Program, checkpoint: Checkpoint) -> Mapping[str, TensorHeader | None]:
-    """The tensors of the language model, under the names that they have in a file of their own.
+    """The tensors of the language model, under the names of a text-only checkpoint.
 
-    Of a multimodal checkpoint those of the other parts are left out.
+    Tensors of the other parts of a multimodal checkpoint are omitted.
     """
     if LEFT_OUT not in program.facts:
         return checkpoint.tensors

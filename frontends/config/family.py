@@ -12,10 +12,10 @@ from .reader import Config
 
 
 class Model(Protocol):
-    """What a family makes of a config, such as a `Decoder`."""
+    """The result of reading a config, such as a `Decoder`."""
 
     def program(self, logits: str, apart: tuple[Hashable, ...] = ()) -> Program:
-        """The whole model, unfused; layers of which `apart` says other things have bodies of their own."""
+        """The whole unfused model; layers with different entries in `apart` have separate bodies."""
 
 
 Reader = Callable[[Config], Model]
@@ -23,9 +23,9 @@ Own = TypeVar("Own", bound=Reader)
 
 
 class Family(NamedTuple):
-    """Reads the configs of one class of HF's `architectures`, or of one of its `model_type`s.
+    """The reader of the configs of one class in HF's `architectures`, or of one of its `model_type`s.
 
-    That of a class of several models is given `whole`, and not the part that is its language model alone.
+    With `whole`, the reader of a multimodal class receives the whole config instead of its language model.
     """
 
     model_types: tuple[str, ...]

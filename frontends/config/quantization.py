@@ -27,7 +27,7 @@ _WHERE = "$.quantization_config"
 UnquantizedModules = tuple[frozenset[str], ...]
 """For each layer the modules that it leaves, with `*` for layers and experts."""
 
-# A pattern of words and `.*` says the same of all numbers: those stand between dots, never between letters.
+# A pattern of words and `.*` is independent of numbers, which are between dots and never between letters.
 _WORDS = re.compile(r"re:(\.\*|\\\.|[a-z_()|^$]|(?<=[a-z_])\.(?=[a-z_]))+", re.IGNORECASE)
 
 
@@ -44,14 +44,16 @@ def covers(entry: str, module: str) -> bool:
 
 
 def by_layer(program: Program, entries: tuple[str, ...]) -> UnquantizedModules:
-    """What each layer leaves; `UnsupportedError` if that is so of some of its experts only."""
+    """The unquantized modules of each layer; UnsupportedError if only some experts of a layer are
+    unquantized.
+    """
     layers = 1 + max((layer for at, _ in _modules(program) for layer in at.layers), default=0)
     found: list[set[str]] = [set() for _ in range(layers)]
-    # Only these can tell one expert from another; the others are asked of one.
+    # Only these patterns can distinguish experts; the others are tested for one expert.
     numbers = tuple(e for e in entries if not _WORDS.fullmatch(e))
     telling = tuple(e for e in numbers if re.search(r"^re:|\*|^\d|experts\.\d", e))
     others = tuple(e for e in entries if e not in telling)
-    # What has no digit, and `*` alone that may stand for one, says the same of all layers of a body.
+    # A pattern without a digit or a `*` that could match one is the same for all layers of a body.
     alike = not any(re.search(r"^re:|[\d?\[]", e) for e in numbers)
     for at, module in _modules(program) if entries else ():
         experts = _experts(at) if telling and "{expert}" in module and not alike else 1
@@ -68,7 +70,7 @@ def by_layer(program: Program, entries: tuple[str, ...]) -> UnquantizedModules:
 
 
 def precision_plan(program: Program, apart: UnquantizedModules) -> str:
-    """The part of a `quantize` plan that keeps them, by body where bodies differ; layers of one do not."""
+    """The part of a `quantize` plan that leaves modules unquantized, by body if bodies differ."""
     kept: dict[str, dict[str, bool]] = {}  # module -> op in its body -> whether it stays
     for at, module in _modules(program):
         [user] = {user.name for user, _ in at.graph.users[at.node.name]}
@@ -120,7 +122,7 @@ KEY = "quantization_config"
 Options = dict[str, str]
 
 
-# What modelopt calls its formats: FP8 has one scale a matrix.
+# ModelOpt's names of formats: FP8 has one scale per matrix.
 _MODELOPT = {"FP8": "fp8_t", "NVFP4": "nvfp4"}
 
 
@@ -137,7 +139,7 @@ def compressed_tensors(config: Config, entries: tuple[str, ...]) -> Options:
 
 
 def modelopt(config: Config, entries: tuple[str, ...]) -> Options:
-    """NVIDIA's ModelOpt, one format of all linears; `quant_algo` names what its group says."""
+    """NVIDIA's ModelOpt with one format for all linears, named by `quant_algo`."""
     algorithm = config.text("quant_algo")
     if algorithm not in _MODELOPT:
         fact = f"{show(algorithm)} is not supported; {' and '.join(_MODELOPT)} are"
@@ -199,7 +201,7 @@ def _symmetric(scheme: Config) -> str:
 def _number(scheme: Config) -> str:
     kinds = {(8, "float"): "fp8", (8, "int"): "int8", (4, "int"): "int4", (4, "float"): "nvfp4"}
     bits, kind = scheme.integer("num_bits"), scheme.text("type", "int")
-    # How scales lie and are found; what of it decides bytes is read by those who call this.
+    # Layout and origin of scales; the callers read the fields that determine bytes.
     scheme.ignore("actorder", "block_structure", "dynamic", "group_size", "observer", "observer_kwargs")
     scheme.ignore("scale_dtype", "strategy", "symmetric", "zp_dtype")
     if (bits, kind) not in kinds:
@@ -213,7 +215,9 @@ def _number(scheme: Config) -> str:
 
 
 class Method(NamedTuple):
-    """How a method is read, in which fields it lists what it leaves, and the blocks that it takes alone."""
+    """The reader of a method, the fields that list unquantized modules, and the only blocks that it
+    quantizes.
+    """
 
     read: Callable[[Config, tuple[str, ...]], Options]
     lists: tuple[str, ...] = ("modules_to_not_convert",)
@@ -252,7 +256,7 @@ def _fp8(config: Config, entries: tuple[str, ...]) -> Options:
 
 def _fbgemm(config: Config, entries: tuple[str, ...]) -> Options:
     """FBGEMM's fp8, of Meta's own checkpoints: a scale for each row of weights and for each token."""
-    config.ignore("activation_scale_ub")  # a bound on those of the tokens
+    config.ignore("activation_scale_ub")  # an upper bound of token scales
     return {"weights": "fp8", "activations": "fp8"}
 
 
@@ -263,14 +267,14 @@ def _awq(config: Config, entries: tuple[str, ...]) -> Options:
 
 
 def _gptq(config: Config, entries: tuple[str, ...]) -> Options:
-    """Zero points and the group of each input channel are stored, whether they say something or not."""
+    """Zero points and the group of each input channel are always stored."""
     weights = f"{_integer(_bits(config), _group_size(config))}zi"
     config.ignore("desc_act", "sym")
     return {"weights": weights, "plan": f"lm_head:{weights}" if config.flag("lm_head", False) else ""}
 
 
 def _mxfp4(config: Config, entries: tuple[str, ...]) -> Options:
-    """As transformers has it: routed experts, and nothing else."""
+    """Only routed experts are quantized, as in transformers."""
     return {"weights": "mxfp4"}
 
 
@@ -293,7 +297,7 @@ def _bitsandbytes(config: Config, entries: tuple[str, ...]) -> Options:
 
 
 def _headed(options: Options, entries: tuple[str, ...]) -> Options:
-    """With lm_head, which a list of what stays leaves out where it does not name it."""
+    """Quantize lm_head too, unless the list of unquantized modules names it."""
     if entries and not any(covers(entry, "lm_head") for entry in entries):
         options["plan"] = f"lm_head:{options['weights']}"
     return options
@@ -324,7 +328,7 @@ def _one_of(config: Config, key: str, known: tuple[str, ...], what: str) -> None
         raise config.error(key, fact, UnsupportedError)
 
 
-_CODES = {"nf4": "nf4", "fp4": "bnb_fp4"}  # what bitsandbytes calls its tables
+_CODES = {"nf4": "nf4", "fp4": "bnb_fp4"}  # bitsandbytes' names of its tables
 _METHODS = {
     # transformers names the second list, vLLM the first.
     "fp8": Method(_fp8, ("ignored_layers", "modules_to_not_convert")),
@@ -342,11 +346,15 @@ _METHODS = {
 
 
 def scheme(config: Config, build: Callable[[UnquantizedModules], Program]) -> tuple[Program, dict[str, str]]:
-    """A program, and its facts: the pass that gives it the types of its checkpoint, and the method's name.
+    """Read the quantization of a config.
 
-    There are none for one that is not quantized.
+    Args:
+        config: The config of the model.
+        build: Builds the program, with separate bodies for layers that differ in unquantized modules.
 
-    `build` makes the program, with bodies of their own for layers that leave other modules as they are.
+    Returns:
+        The program, and its facts: the pass that sets the checkpoint's dtypes, and the name of the method.
+            The facts are empty for an unquantized model.
     """
     program, inner = build(()), config.nested(KEY)
     if inner is None:
@@ -369,7 +377,7 @@ def _scheme(
     program = build(apart) if len(set(apart)) > 1 else program
     options, blocks = found.read(config, entries), found.blocks
     config.finish(QUANTIZATION_INERT, QUANTIZATION_NEUTRAL)
-    more = options.pop("plan", "")  # of lm_head
+    more = options.pop("plan", "")  # for lm_head
     if not (more or options.get("kv") or quantizes(program, apart, blocks)):
         fact = "quantizes nothing of this model, of which every matrix stays as it is"
         raise config.error("quant_method", f"{show(options['weights'])} {fact}", UnsupportedError)

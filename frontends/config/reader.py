@@ -28,11 +28,11 @@ _NOTHING: Mapping[str, Neutral] = MappingProxyType({})
 
 
 class Config:
-    """A read-only view of a config that remembers what was asked of it.
+    """A read-only view of a config that records which fields were read.
 
-    Each accessor raises `ConfigError` with the field's path. A field without a default is required,
-    and null is a value like any other: only the `optional_` accessors, `nested` and `integers` take it
-    for "none". `lenient` turns what llmir does not model or know from an error into one of the `notes`.
+    Each accessor raises ConfigError with the path of the field. A field without a default is required. null
+    is an ordinary value; only the `optional_` accessors, `nested` and `integers` interpret it as "none". With
+    `lenient`, fields that llmir does not model or know give `notes` instead of errors.
     """
 
     def __init__(self, fields: Mapping[str, object], *, name: str, lenient: bool = False) -> None:
@@ -49,7 +49,7 @@ class Config:
         return self._key(key) in self.fields
 
     def spelled(self, **spellings: str) -> Config:
-        """Itself; fields by these names are found under the other ones too, by which its class calls them."""
+        """Add alternative names for fields, as used by a class of models; returns the config."""
         self._spellings |= spellings
         return self
 
@@ -58,7 +58,7 @@ class Config:
         return own if own in self.fields or key not in self.fields else key
 
     def integer(self, key: str, default: int | None = None, minimum: int = 1, maximum: int = _ABSURD) -> int:
-        """An integer from `minimum` to `maximum`, which is 2**48 unless stated."""
+        """An integer from `minimum` to `maximum`, by default 2**48."""
         return self._integer(key, self._get(key, default), minimum, maximum)
 
     def assumed(self, key: str, default: int) -> int:
@@ -114,7 +114,7 @@ class Config:
         if isinstance(value, int | float) and not isinstance(value, bool):
             try:
                 number = float(value)
-            except OverflowError:  # an integer that no float holds
+            except OverflowError:  # an integer too large for a float
                 number = math.inf
             if 0 < number < math.inf:
                 return number
@@ -166,15 +166,15 @@ class Config:
         return self._nested[key]
 
     def part(self, key: str, beside: Collection[str]) -> Config:
-        """The object under `key` as a config of its own, which the fields `beside` it are in too.
+        """The object under `key` as a separate config, together with the outer fields in `beside`.
 
-        Those that say something override what the object says of them.
+        Outer fields that are set override the fields of the object.
         """
         inner = self.nested(key) or self
         fields = {k: v for k in beside if (v := self.fields.get(k)) is not None}
         found = Config({**inner.fields, **fields}, name=self.name, lenient=self.lenient)
         found.notes, found._path = self.notes, inner._path
-        inner.ignore(*inner.fields)  # whoever has the part asks for them there
+        inner.ignore(*inner.fields)  # the reader of the part reads them
         return found
 
     def dtype(self) -> str:
@@ -184,7 +184,7 @@ class Config:
             value = self._get(key, None, required=False)
             if value is None or value == "auto":
                 continue
-            # A config still in memory may hold torch's own dtype, which spells itself the same way.
+            # A config in memory may contain torch's own dtype, whose text has this form.
             spelling = str(value) if type(value).__name__ == "dtype" else value
             known = _DTYPES.get(spelling.removeprefix("torch.")) if isinstance(spelling, str) else None
             if known is None:
@@ -197,7 +197,7 @@ class Config:
         return next(iter(found.values()), "bf16")
 
     def unmodelled(self, key: str, allowed: Collection[object], reason: str) -> None:
-        """Refuse (or, when lenient, note) a field whose value changes the model in a way llmir leaves out."""
+        """Refuse a field with a value that changes the model in an unmodeled way; a note if `lenient`."""
         if key not in self:
             return
         value = self._get(key, None)
@@ -222,23 +222,23 @@ class Config:
                 self._refuse(f"{key}[{i}]", f"{show(kind)} is not modelled; {show(due)} is")
 
     def ignore(self, *keys: str) -> None:
-        """Count `keys` as asked for: this family knows that they change nothing llmir computes."""
+        """Mark fields as read, because they do not change any result for this family."""
         self._asked.update(keys)
 
     def error(self, key: str, fact: str, kind: type[ConfigError] = ConfigError) -> ConfigError:
-        """The error that says `fact` of a field, for the caller to raise."""
+        """Build the error about a field, for the caller to raise."""
         return kind(f"${self._path}.{self._key(key)}: {fact}")
 
     def note(self, message: str) -> None:
-        """Keep a warning for whoever reads the result, once."""
+        """Record a note for the user, once."""
         if message not in self.notes:
             self.notes.append(message)
 
     def finish(self, inert: Collection[str] = (), neutral: Mapping[str, Neutral] = _NOTHING) -> None:
-        """Refuse (or, when lenient, note) each field that nobody asked for and that may act.
+        """Refuse each unread field that may have an effect; with `lenient`, add a note.
 
-        Those of `inert` cannot, those of `neutral` do not with the values that it has for them. Objects
-        inside are finished too; where they have such fields, whoever reads them does it first.
+        Fields in `inert` never have an effect, and fields in `neutral` have none with the listed values.
+        Nested objects are checked too; their readers must have read them before.
         """
         unknown = []
         for key in self.fields:
@@ -289,7 +289,7 @@ class Config:
 
 
 def read(model: object, *, lenient: bool = False) -> Config:
-    """The config of a model: whatever `locate` understands, or a Config, whose fields are read anew."""
+    """The config of a model: any argument of `locate`, or a Config, which is read again from the start."""
     if isinstance(model, Config):
         return Config(model.fields, name=model.name, lenient=lenient or model.lenient)
     found = locate(model)
@@ -304,7 +304,7 @@ def read(model: object, *, lenient: bool = False) -> Config:
 # The fact of a program that states how its checkpoint is quantized.
 METHOD = "quant_method"
 
-# What these say does not reach the logits of a forward pass over tokens and a cache.
+# These fields do not affect the logits of a forward pass over tokens and a cache.
 _INERT = {
     "it names the model, its files or what wrote them": """
         architectures auto_map finetuning_task is_llama_config model_name model_type name_or_path
@@ -361,7 +361,7 @@ def _by_field(reasons: Mapping[str, str]) -> Mapping[str, str]:
 
 INERT: Mapping[str, str] = _by_field(_INERT)
 
-# The values with which a field does not act in any family that llmir has, and what it is otherwise.
+# Values with which a field has no effect in any supported family, and its meaning otherwise.
 _OFF = (None, False)
 _SCALED, _LOW_RANK = "scaled activations", "latent attention"
 _SHARED, _GROUPS = "a shared expert", "experts chosen by groups"
@@ -413,7 +413,7 @@ NEUTRAL: Mapping[str, Neutral] = MappingProxyType(
     }
 )
 
-# The same of a `quantization_config`. What decides the bytes of a tensor is in neither.
+# The same for a `quantization_config`; it contains no field that affects the bytes of a tensor.
 _QUANTIZATION_INERT = {
     "it says how the weights were found": """
         act_group_aware batch_size block_name_to_quantize cache_block_outputs damp_auto_increment

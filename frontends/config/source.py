@@ -17,7 +17,7 @@ from llmir.frontends.models.preset import Preset
 
 
 class ConfigSource(NamedTuple):
-    """The fields of a config, what to call the model, and what had to be taken for granted of it."""
+    """The fields of a config, the name of the model, and a note on assumptions."""
 
     fields: Mapping[str, object]
     name: str
@@ -29,13 +29,12 @@ _BUDGET = Budget(bytes=2**22, nodes=200_000, depth=32)
 
 
 def locate(model: object) -> ConfigSource:
-    """The config of a bundled name, a path, a mapping, or an object with `.to_dict()`.
+    """Find the config of a bundled name, a path, a mapping, or an object with `.to_dict()`.
 
-    A string is a path when it starts with `.`, `~` or `/`, ends in `.json`, has two separators or more,
-    or has one and exists. Any other string is a bundled name first and a path second, so that a folder
-    that happens to be called `llama-3-8b` does not hide the model; write `./llama-3-8b` for the folder.
-    An id that is neither is looked for in the local cache of Hugging Face's hub, and then without the
-    suffixes of a release.
+    A string is a path if it starts with `.`, `~` or `/`, ends in `.json`, has at least two separators, or has
+    one and exists. Any other string is first a bundled name and then a path, so that a folder called
+    `llama-3-8b` does not hide the model; write `./llama-3-8b` for the folder. An unknown id is searched in
+    the local cache of the Hugging Face hub, and then without the suffixes of a release.
     """
     if isinstance(model, str):
         return _from_string(model)
@@ -104,12 +103,12 @@ def _from_path(path: str) -> ConfigSource:
         raise ConfigError(f"{shown}: {error}") from None
     if not isinstance(fields, dict):
         raise ConfigError(f"{shown}: expected a JSON object, got {show(fields)}")
-    # Of a file called config.json the folder says more; `absolute` gives "." a name.
+    # For a file called config.json use the folder's name; `absolute` resolves ".".
     stem = file.stem if file.stem != "config" else file.absolute().parent.name
     return ConfigSource(fields, _own_name(fields) or stem)
 
 
 def _own_name(fields: Mapping[str, object]) -> str:
-    """What the config calls itself: the last part of the id or folder that it was saved from."""
+    """The name in the config: the last part of the id or folder from which it was saved."""
     name = fields.get("_name_or_path")
     return plain(name.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1]) if isinstance(name, str) else ""

@@ -11,7 +11,7 @@ from llmir.frontends.layers.decoder import Decoder
 from llmir.frontends.layers.layer import Layer, Norms
 from llmir.frontends.layers.parts import attention, decoder, layers, mlp
 
-_ROPE = Rope(12e6, "llama3", (8.0, 1.0, 4.0, 8192.0))  # of a config that says nothing
+_ROPE = Rope(12e6, "llama3", (8.0, 1.0, 4.0, 8192.0))  # for a config without this field
 
 
 @family("ApertusForCausalLM", "apertus")

@@ -17,7 +17,7 @@ _NAMES = CheckpointNames("model.word_embeddings")
 
 
 def _ling(config: Config, architecture: str, routing: Routing, **how: Any) -> Decoder:
-    """Experts beside shared ones, after some dense layers; q, k and v are one tensor."""
+    """Routed and shared experts after some dense layers; q, k and v are one tensor."""
     config.spelled(n_routed_experts="num_experts", n_shared_experts="num_shared_experts")
     for key in ("multi_gate", "norm_head", "norm_softmax", "use_bias", "using_split_qkv_in_self_attention"):
         config.unmodelled(key, (None, False), "other layers than the published ones have")

@@ -26,7 +26,7 @@ from llmir.frontends.layers.parts import (
     window,
 )
 
-# What older configs say of their layers, and classes do not read.
+# Fields of older configs that the classes do not read.
 _SAID = {
     "order_of_interleaved_layers": "local_attn_first",
     "position_embedding_type": "rope_gptj",
@@ -55,7 +55,7 @@ def _cohere(
 
 @family("CohereForCausalLM", "cohere")
 def cohere(config: Config) -> Decoder:
-    """CohereForCausalLM: with `use_qk_norm`, each head of q and k has a norm of its own."""
+    """CohereForCausalLM: with `use_qk_norm`, each head of q and k has a separate norm."""
     norm = "heads" if config.flag("use_qk_norm", False) else ""
     mixer = _attention(config, theta_default=5e5, qk_norm=norm)
     return _cohere(config, "CohereForCausalLM", [(mixer, mlp(config))] * layers(config))
@@ -74,7 +74,7 @@ def cohere2(config: Config) -> Decoder:
 
 @family("Cohere2MoeForCausalLM", "cohere2_moe")
 def cohere2_moe(config: Config) -> Decoder:
-    """Cohere2MoeForCausalLM: Cohere 2 with experts after some dense layers, in which all have positions."""
+    """Cohere2MoeForCausalLM: Cohere 2 with experts after some dense layers, all of which have positions."""
     first, prefix = (
         config.integer("first_k_dense_replace", 0, minimum=0),
         config.integer("prefix_dense_sliding_window_pattern", 1),
@@ -93,7 +93,7 @@ def cohere2_moe(config: Config) -> Decoder:
 
 
 def _experts(config: Config, width: int) -> Moe:
-    """The shared ones are as wide as so many together; what they and others give is summed or averaged."""
+    """Routed and shared experts; shared experts form one wide MLP. Their outputs are summed or averaged."""
     config.spelled(num_local_experts="num_experts")
     score, key = config.text("expert_selection_fn", "softmax"), "shared_expert_combination_strategy"
     config.unmodelled("expert_selection_fn", ("softmax", "sigmoid"), "another choice of experts")

@@ -11,7 +11,7 @@ from llmir.frontends.layers.decoder import Decoder
 from llmir.frontends.layers.layer import Layer
 from llmir.frontends.layers.parts import attention, decoder, mlp, sliding_layers, window
 
-_ROPE = Rope(1e6, "llama3", (16.0, 1.0, 4.0, 8192.0))  # of a config that says nothing
+_ROPE = Rope(1e6, "llama3", (16.0, 1.0, 4.0, 8192.0))  # for a config without this field
 
 
 @family("CwmForCausalLM", "cwm")

@@ -27,10 +27,10 @@ def experts(
     module: str = "mlp",
     **differences: Any,
 ) -> Moe:
-    """Those of DeepSeek's configs, and the shared ones, which are as wide as so many of them together.
+    """The routed experts of DeepSeek's configs, and the shared experts as one wide MLP.
 
-    `defaults` are how many there are, how many are chosen, their width and how many are shared; a class whose
-    default of the last is 0 has none. `differences` are fields of `Moe`.
+    `defaults` are the number of experts, the number chosen, their width and the number of shared ones. A
+    class with 0 as the last default has no shared experts. `differences` are fields of `Moe`.
     """
     keys = zip(_EXPERTS, defaults if defaults[3] != 0 else defaults[:3], strict=False)
     count, chosen, width, *shared = (
@@ -43,7 +43,7 @@ def experts(
 
 
 def by_groups(config: Config, groups: int, kept: int, scale: float, module: str = "mlp") -> Routing:
-    """V3's: by sigmoid and a correction, in the groups of experts whose two best sum highest."""
+    """V3's routing: sigmoid scores with a correction, limited to the groups with the highest sums of two."""
     config.unmodelled("scoring_func", (None, "sigmoid"), "another score of the router")
     config.unmodelled("topk_method", (None, "noaux_tc"), "another choice of experts")
     return Routing(
@@ -58,27 +58,27 @@ def by_groups(config: Config, groups: int, kept: int, scale: float, module: str 
 
 
 def stack(config: Config, mixer: Sublayer, dense: Mlp, sparse: Moe, first: int) -> tuple[Layer, ...]:
-    """The first layers dense, then those of experts; without experts where all are dense."""
+    """The first layers are dense, the others have experts; all are dense without experts."""
     kept = config.integer("first_k_dense_replace", first, minimum=0)
     return tuple(Layer(mixer, dense if i < kept else sparse) for i in range(layers(config)))
 
 
 def by_type(config: Config, mixer: Sublayer, dense: Mlp, sparse: Moe, first: int) -> tuple[Layer, ...]:
-    """As `mlp_layer_types` says; where it is absent, the first so many are dense."""
+    """Dense and expert layers by `mlp_layer_types`; without it, the `first` layers are dense."""
     return tuple(Layer(mixer, sparse if has else dense) for has in has_experts(config, first))
 
 
 def indexer(config: Config, heads: int, *, interleaved: bool = False) -> Indexer:
-    """What chooses keys, in all layers; so many heads by default."""
+    """The key selection in all layers; `heads` is the default number of its heads."""
     config.every("layer_types", *("indexed_attention",) * layers(config))
-    config.integer("q_lora_rank", 1536)  # of the indexer's queries too, so there is no null
+    config.integer("q_lora_rank", 1536)  # also of the indexer's queries, so null is not allowed
     sizes = (config.assumed("index_n_heads", heads), config.assumed("index_head_dim", 128))
     return Indexer(*sizes, config.assumed("index_topk", 2048), interleaved)
 
 
 @family("DeepseekV2ForCausalLM", "deepseek_v2")
 def deepseek_v2(config: Config) -> Decoder:
-    """DeepseekV2ForCausalLM: V2 and V2.5, V2-Lite, whose queries go through no latent."""
+    """DeepseekV2ForCausalLM: V2 and V2.5, and V2-Lite, which has no latent for queries."""
     config.unmodelled("scoring_func", (None, "softmax"), "another score of the router")
     config.unmodelled("norm_topk_prob", (None, False), "the class does not normalize")
     config.unmodelled("topk_method", (None, "greedy", "group_limited_greedy"), "another choice of experts")
@@ -95,7 +95,7 @@ def deepseek_v2(config: Config) -> Decoder:
 
 @family("DeepseekV3ForCausalLM", "deepseek_v3", "kimi_k2")
 def deepseek_v3(config: Config) -> Decoder:
-    """DeepseekV3ForCausalLM: V3, V3.1, R1, Kimi-K2. Of groups of experts the two best of each count."""
+    """DeepseekV3ForCausalLM: V3, V3.1, R1, Kimi-K2. A group of experts is scored by its two best."""
     routing = by_groups(config, groups=8, kept=4, scale=2.5)
     pairs = config.flag("rope_interleave", True)
     mixer = latent(config, (1536, 512, 128, 64, 128), positions_default=4096, interleaved=pairs)
@@ -107,7 +107,7 @@ def deepseek_v3(config: Config) -> Decoder:
 
 @family("DeepseekV32ForCausalLM", "deepseek_v32")
 def deepseek_v32(config: Config) -> Decoder:
-    """DeepseekV32ForCausalLM: V3 whose queries see the keys that an indexer chooses for them."""
+    """DeepseekV32ForCausalLM: V3 with an indexer that selects the keys of each query."""
     mixer = latent(config, (1536, 512, 128, 64, 128), positions_default=163840, interleaved=True)
     mixer = replace(mixer, indexer=indexer(config, 64))
     dense = Mlp(config.assumed("intermediate_size", 18432))
@@ -119,7 +119,7 @@ def deepseek_v32(config: Config) -> Decoder:
 
 @family("GlmMoeDsaForCausalLM", "glm_moe_dsa")
 def glm_moe_dsa(config: Config) -> Decoder:
-    """GlmMoeDsaForCausalLM, GLM-5: V3.2's layers, whose indexer turns pairs of neighbours too."""
+    """GlmMoeDsaForCausalLM, GLM-5: V3.2's layers, with rotation of neighboring pairs in the indexer too."""
     _own_indexers(config)
     config.fixed("halves that are rotated", rope_interleave=True, indexer_rope_interleave=True)
     mixer = latent(config, (2048, 512, 192, 64, 256), positions_default=202752, interleaved=True)
@@ -137,13 +137,13 @@ def _own_indexers(config: Config) -> None:
     config.every("indexer_types", *("full",) * layers(config))
     config.unmodelled("index_topk_pattern", (None, "F" * layers(config)), why)
     config.unmodelled("index_topk_freq", (None, 0, 1), why)
-    config.ignore("index_skip_topk_offset")  # where they would begin
+    config.ignore("index_skip_topk_offset")  # the first layer that skips
 
 
 @family("AXK1ForCausalLM", "axk1")
 def axk1(config: Config) -> Decoder:
     """AXK1ForCausalLM, A.X K1: V3 with a norm behind the experts."""
-    config.integer("q_lora_rank", 1536)  # there is no null
+    config.integer("q_lora_rank", 1536)  # null is not allowed
     pairs = config.flag("rope_interleave", True)
     mixer = latent(config, (1536, 512, 128, 64, 128), positions_default=32768, interleaved=pairs)
     sparse = experts(config, by_groups(config, 8, 4, 2.5), (192, 8, 2048, 1))

@@ -23,7 +23,7 @@ _CALLED = CheckpointNames("embed", "layers.{layer}", "norm", "head")
 
 @family("DeepseekV4ForCausalLM", "deepseek_v4")
 def deepseek_v4(config: Config) -> Decoder:
-    """DeepseekV4ForCausalLM: compressed keys beside a window, streams of residuals, experts by token."""
+    """DeepseekV4ForCausalLM: compressed keys with a window, residual streams, experts by token id."""
     config.fixed("biases", attention_bias=False, mlp_bias=False)
     config.fixed("the class normalizes", norm_topk_prob=True)
     config.fixed("another activation", hidden_act="silu")

@@ -44,7 +44,7 @@ def cap(config: Config, key: str, default: float) -> float:
 
 
 def _scaled(config: Config, architecture: str, stack: tuple[LayerLike, ...], **differences: Any) -> Decoder:
-    """Embeddings times √hidden, as the model's type has it; the head is tied to them."""
+    """Embeddings are scaled by √hidden, rounded to the model's dtype; the head is tied to them."""
     scale = rounded(config.integer("hidden_size") ** 0.5, config.dtype())
     return decoder(config, architecture, stack, tied_default=True, embedding_scale=scale, **differences)
 
@@ -83,9 +83,9 @@ def _windows(
     norms: Norms = SANDWICH,
     **how: Any,
 ) -> Decoder:
-    """Norms around both sublayers unless `norms` says otherwise, soft caps, windows but in each `every`-th.
+    """Norms around both sublayers unless `norms` differs, soft caps, windows except in each `every`-th layer.
 
-    Layers with a window have rotary positions of their own where `local` says so.
+    With `local`, layers with a window have separate rotary positions.
     """
     names = ("attn_logit_softcapping", "final_logit_softcapping")
     scores, logits = (cap(config, name, default) for name, default in zip(names, caps, strict=True))

@@ -47,7 +47,9 @@ def gemma3n(config: Config) -> Decoder:
 
 
 def _shares(config: Config) -> tuple[float, ...]:
-    """By layer how much of what is activated is not kept; absent, of the first ten of more than ten."""
+    """The share of suppressed activations by layer; the default applies to the first ten of more than ten
+    layers.
+    """
     key, count = "activation_sparsity_pattern", layers(config)
     found = tuple(0.95 if count > 10 and i < 10 else 0.0 for i in range(count))
     if config.fields.get(key) is not None:

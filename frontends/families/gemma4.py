@@ -1,4 +1,4 @@
-"""Gemma 4 (text): head sizes by kind of layer, keys shared by later layers, experts beside MLPs."""
+"""Gemma 4 (text): head sizes by kind of layer, keys shared by later layers, experts in parallel with MLPs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def gemma4(config: Config) -> Decoder:
 
 
 def _experts(config: Config, activation: str) -> Moe:
-    """Those beside the MLP of each layer, which are chosen by normalized hidden states."""
+    """The experts in parallel with the MLP of each layer, chosen by normalized hidden states."""
     config.spelled(num_experts_per_tok="top_k_experts")
     experts = Moe(
         count=config.integer("num_experts"),

@@ -28,7 +28,7 @@ def _attention(config: Config) -> Attention:
 
 @family("GlmForCausalLM", "glm")
 def glm(config: Config) -> Decoder:
-    """GlmForCausalLM: GLM-4-9B-0605 and its like."""
+    """GlmForCausalLM: GLM-4-9B-0605 and similar models."""
     layer = Layer(_attention(config), mlp(config, matrices=_MERGED))
     return decoder(config, "GlmForCausalLM", (layer,) * layers(config), eps_default=_EPS)
 

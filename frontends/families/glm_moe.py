@@ -41,7 +41,7 @@ def glm_moe_lite(config: Config) -> Decoder:
     mixer = latent(config, (768, 512, 192, 64, 256), positions_default=202752, interleaved=pairs)
     sparse = experts(config, by_groups(config, groups=1, kept=1, scale=1.8), (64, 4, 1536, 1))
     dense = Mlp(config.assumed("intermediate_size", 10240))
-    config.ignore("first_k_dense_replace")  # of the class, `mlp_layer_types` says it
+    config.ignore("first_k_dense_replace")  # of the class; `mlp_layer_types` replaces it
     stacked, own = by_type(config, mixer, dense, sparse, 1), draft(config, Layer(mixer, sparse))
     return decoder(config, "Glm4MoeLiteForCausalLM", stacked, eps_default=1e-5, draft=own)
 
@@ -49,7 +49,7 @@ def glm_moe_lite(config: Config) -> Decoder:
 @family("SolarOpenForCausalLM", "solar_open")
 def solar_open(config: Config) -> Decoder:
     """SolarOpenForCausalLM: GLM's experts in all layers."""
-    config.ignore("intermediate_size")  # of a dense MLP, which no layer has
+    config.ignore("intermediate_size")  # of dense MLPs, which no layer has
     mixer = attention(
         config,
         positions_default=131072,

@@ -16,7 +16,7 @@ _NAMES = CheckpointNames("transformer.wte", "transformer.h.{layer}", "transforme
 
 
 def _spelled(config: Config, positions: int) -> int:
-    """How many positions there are; the fields of these classes have names of their own."""
+    """The number of positions; also registers the field names of these classes."""
     config.spelled(hidden_size="n_embd", num_attention_heads="n_head", num_hidden_layers="n_layer")
     config.spelled(intermediate_size="n_inner", hidden_act="activation_function")
     config.spelled(max_position_embeddings="n_positions")
@@ -105,5 +105,5 @@ def gptj(config: Config) -> Decoder:
 
 @family("CodeGenForCausalLM", "codegen")
 def codegen(config: Config) -> Decoder:
-    """CodeGenForCausalLM: GPT-J whose projections are stored as those of four TPUs, each of q, v and k."""
+    """CodeGenForCausalLM: GPT-J with projections stored for four TPUs, with q, v and k in each part."""
     return _rotary(config, "CodeGenForCausalLM", "qkv_proj[0/4]", "qkv_proj[2/4]", "qkv_proj[1/4]")

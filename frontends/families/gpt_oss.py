@@ -22,7 +22,7 @@ _YARN = {
 def gpt_oss(config: Config) -> Decoder:
     """GptOssForCausalLM: sinks, a window in every second layer, biases all over, a clamped GLU."""
     width, both = config.assumed("intermediate_size", 2880), "experts.gate_up_proj"  # columns in turn
-    config.ignore("initial_context_length", "experts_per_token")  # the same as others say
+    config.ignore("initial_context_length", "experts_per_token")  # duplicates of other fields
     experts = moe(
         config,
         *(128, 4, width),
@@ -45,6 +45,6 @@ def gpt_oss(config: Config) -> Decoder:
 
 
 def _stretched(config: Config) -> Config | None:
-    """How positions are stretched if the config does not say it."""
+    """The default scaling of positions, if the config has none."""
     stated = {"rope_parameters", "rope_scaling"} & config.fields.keys()
     return None if stated else Config(_YARN, name=config.name)

@@ -16,7 +16,7 @@ from llmir.frontends.layers.parts import attention, decoder, layers, mlp, slidin
 def _scaled(
     config: Config, architecture: str, mixers: tuple[Attention, ...], norms: Norms, logits: float, **ends: Any
 ) -> Decoder:
-    """Llama whose embeddings, scores, residuals and logits are scaled."""
+    """Llama with scaled embeddings, scores, residuals and logits."""
     feed, part = mlp(config, bias=config.flag("mlp_bias", False)), config.number("residual_multiplier", 1.0)
     stack = tuple(Layer(mixer, feed, norms, residual=part) for mixer in mixers)
     ends |= {"embedding_scale": config.number("embedding_multiplier", 1.0), "logits_scale": logits}
@@ -24,13 +24,13 @@ def _scaled(
 
 
 def scored(config: Config, **how: Any) -> Attention:
-    """Attention whose scores are scaled by a field of their own."""
+    """Attention with scores scaled by a separate field."""
     scale = config.number("attention_multiplier", 1.0)
     return attention(config, bias=config.flag("attention_bias", False), scale=scale, **how)
 
 
 def windowed(config: Config, mixer: Attention) -> tuple[Attention, ...]:
-    """By layer: sinks; windows in all but each fourth from the first on; a base of positions, 0 for none."""
+    """The attention of each layer: sinks; windows except in each fourth; a position base, 0 for none."""
     count, own = layers(config), sliding_layers(config, lambda layer: layer % 4 > 0)
     stated = config.fields.get("layer_rope_theta") is not None
     config.ignore("layer_rope_theta")

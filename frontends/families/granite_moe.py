@@ -53,13 +53,13 @@ def _always(config: Config) -> Mlp | None:
 
 
 def shared(width: int) -> Mlp:
-    """The expert of all tokens, whose gate and up are one tensor."""
+    """The shared expert, with gate and up in one tensor."""
     names = ("input_linear[0]", "input_linear[1]", "output_linear")
     return Mlp(width, module="shared_mlp", block="shared_experts", prefix="shared_", matrices=names)
 
 
 def stacked(config: Config, count: int) -> Moe:
-    """Granite's experts, whose weights add up to one."""
+    """Granite's experts, with weights that add up to one."""
     return Moe(
         count=count,
         chosen=config.assumed("num_experts_per_tok", 2),

@@ -18,7 +18,7 @@ from .deepseek import experts
 
 
 def _mixer(config: Config) -> Attention:
-    """q and k are normalized after they are turned, at positions that `alpha` may stretch alike."""
+    """q and k are normalized after rotation, at positions that `alpha` may scale uniformly."""
     bias = config.flag("attention_bias", False)
     norms = ("query_layernorm", "key_layernorm")
     how: dict[str, Any] = {"qk_norm": "head", "qk_norms": norms, "norm_turned": True}
@@ -52,7 +52,7 @@ def _each(config: Config, key: str, default: int) -> int:
 
 @family("HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe")
 def hunyuan_moe(config: Config) -> Decoder:
-    """HunYuanMoEV1ForCausalLM: beside the experts one for all tokens, as wide as each."""
+    """HunYuanMoEV1ForCausalLM: routed experts and one shared expert of the same width."""
     width = config.integer("intermediate_size")
     routed = Moe(
         count=_each(config, "num_experts", 1),
@@ -69,7 +69,7 @@ def hunyuan_moe(config: Config) -> Decoder:
 
 @family("HYV3ForCausalLM", "hy_v3")
 def hy3(config: Config) -> Decoder:
-    """HYV3ForCausalLM: experts by sigmoid and a correction beside a shared one, the first layer dense."""
+    """HYV3ForCausalLM: sigmoid routing with a correction, a shared expert, and a dense first layer."""
     config.spelled(n_routed_experts="num_experts", n_shared_experts="num_shared_experts")
     config.ignore("enable_moe_fp32_combine")  # how two summands are rounded
     bias, wide = config.flag("attention_bias", False), config.flag("mlp_bias", False)

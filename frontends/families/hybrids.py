@@ -31,7 +31,7 @@ _NAMES = CheckpointNames(norm="model.final_layernorm")
 
 
 def _scan(config: Config, eps: float) -> Mamba2:
-    """Whose norms have the epsilon of the others, by default `eps`."""
+    """Mamba-2 with the epsilon of the other norms, by default `eps`."""
     return mamba2(config, channels(config), eps=config.number("rms_norm_eps", eps), module="mamba")
 
 
@@ -89,14 +89,16 @@ def falcon_h1(config: Config) -> Decoder:
     """FalconH1ForCausalLM: Mamba-2 and attention side by side, and multipliers between all parts."""
     bias = config.flag("attention_bias", False)
     attends = attention(config, positions_default=8192, kv_default=8, qkv_bias=bias, out_bias=bias)
-    # Keys are scaled before they are kept; their scores are what comes of it.
+    # Keys are scaled before they are cached; the scores are scaled equally.
     scale = attends.head_dim**-0.5 * _factor(config, "key_multiplier")
     before = config.flag("mamba_norm_before_gate", True)
     inner = config.optional_integer("mamba_d_ssm") if "mamba_d_ssm" in config else 1024
     into = _factor(config, "ssm_in_multiplier")
     config.unmodelled("mamba_use_mlp", (None, True), "layers without an MLP")
     config.unmodelled("attn_layer_indices", (None,), "layers without attention")
-    config.ignore("mamba_expand", "expansion_factor", "mlp_expansion_factor")  # other fields say the sizes
+    config.ignore(
+        "mamba_expand", "expansion_factor", "mlp_expansion_factor"
+    )  # other fields contain the sizes
     keeps = mamba2(
         config,
         inner or channels(config),

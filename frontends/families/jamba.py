@@ -17,7 +17,7 @@ _MODULE = "feed_forward"
 
 @family("JambaForCausalLM", "jamba")
 def jamba(config: Config) -> Decoder:
-    """JambaForCausalLM: no rotary positions; what scans take is normalized."""
+    """JambaForCausalLM: no rotary positions; the inputs of scans are normalized."""
     keeps = mamba(config, norm=Norm(config.number("rms_norm_eps", 1e-6)), module="mamba")
     attends = attention(config, kv_default=8, rope=None)
     dense = Mlp(config.integer("intermediate_size"), module=_MODULE)

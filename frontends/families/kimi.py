@@ -41,7 +41,7 @@ def kimi_linear(config: Config) -> Decoder:
     sparse = experts(config, routing, (256, 8, 1024, 1), module=_MODULE, matrices=names)
     dense = Mlp(config.assumed("intermediate_size", 9216))
     linear = config.nested("linear_attn_config") or Config({}, name=config.name)
-    linear.ignore(*_LISTS)  # where layer_types says it
+    linear.ignore(*_LISTS)  # replaced by layer_types
     mixers: dict[str, Sublayer] = {_KINDS[0]: kimi_delta(config, linear), _KINDS[1]: attends}
     first = config.integer("first_k_dense_replace", 1, minimum=0)
     found = (mixers[kind] for kind in kinds(config, _usual(config, linear), *_KINDS))
@@ -50,7 +50,7 @@ def kimi_linear(config: Config) -> Decoder:
 
 
 def _usual(config: Config, linear: Config) -> Iterator[str]:
-    """What layers are where `layer_types` does not say it; the lists of them begin at 1."""
+    """The kinds of layers without `layer_types`; the lists of layers start at 1."""
     count, (full, others) = layers(config), map(linear.integers, _LISTS)
     if not full and not others:
         full = tuple(range(5, count + 1, 4))

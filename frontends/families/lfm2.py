@@ -48,7 +48,7 @@ def lfm2_moe(config: Config) -> Decoder:
 
 
 def _decoder(config: Config, architecture: str, usual: Iterable[str], mlps: Sequence[Sublayer]) -> Decoder:
-    """Of mixers by `layer_types`, or else the `usual` ones."""
+    """A decoder with mixers by `layer_types`, by default the `usual` ones."""
     attends = attention(
         config,
         positions_default=128_000,
@@ -68,7 +68,7 @@ def _decoder(config: Config, architecture: str, usual: Iterable[str], mlps: Sequ
 
 
 def _width(config: Config) -> int:
-    """That of the MLP: two thirds of what is stated, rounded up, unless `block_auto_adjust_ff_dim` is off."""
+    """The width of the MLP: two thirds of the field, rounded up, unless `block_auto_adjust_ff_dim` is off."""
     width = config.integer("block_ff_dim", config.integer("intermediate_size", 12288))
     factor, step = config.number("block_ffn_dim_multiplier", 1.0), config.integer("block_multiple_of", 256)
     adjusted = -(-int(factor * int(2 * width / 3)) // step) * step

@@ -19,8 +19,8 @@ _STACKED = ("experts.gate_up_proj[0]^T", "experts.gate_up_proj[1]^T", "experts.d
 
 @family("Llama4ForCausalLM", "llama4_text")
 def llama4(config: Config) -> Decoder:
-    """Llama4ForCausalLM: chunks with positions, all keys without; experts whose inputs are scaled."""
-    config.ignore("for_llm_compressor")  # it says how a tool reads the class
+    """Llama4ForCausalLM: chunked layers with positions, full layers without; experts with scaled inputs."""
+    config.ignore("for_llm_compressor")  # read by a compression tool only
     width, count = config.assumed("intermediate_size", 8192), layers(config)
     shared = Mlp(width, module=f"{_MODULE}.shared_expert", block="shared_experts", prefix="shared_")
     how: dict[str, Any] = {"module": _MODULE, "router": "router", "matrices": _STACKED, "scaled_inputs": True}
@@ -34,7 +34,9 @@ def llama4(config: Config) -> Decoder:
 
 
 def _mixers(config: Config, count: int) -> list[Attention]:
-    """Each layer's: every so many-th has no positions, and sees all keys unless `layer_types` is there."""
+    """The attention of each layer: every n-th has no positions, and sees all keys unless `layer_types` is
+    set.
+    """
     bias, every = config.flag("attention_bias", False), config.integer("no_rope_layer_interval", 4)
     norm, sizes = (
         "bare" if config.flag("use_qk_norm", True) else "",

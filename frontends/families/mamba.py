@@ -22,7 +22,7 @@ def mamba_1(config: Config) -> Decoder:
 
 @family("FalconMambaForCausalLM", "falcon_mamba")
 def falcon_mamba(config: Config) -> Decoder:
-    """FalconMambaForCausalLM: what a scan takes is normalized by norms that learn nothing."""
+    """FalconMambaForCausalLM: the inputs of a scan pass through norms without weights."""
     config.ignore("use_falcon_mambapy")
     norm = Norm(config.number("mixer_rms_eps", 1e-6), learns=())
     return _stack(config, "FalconMambaForCausalLM", mamba(config, _inner(config), norm=norm), tied=True)

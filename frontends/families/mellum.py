@@ -20,7 +20,7 @@ _KINDS = ("full_attention", "sliding_attention")
 
 @family("MellumForCausalLM", "mellum")
 def mellum(config: Config) -> Decoder:
-    """MellumForCausalLM: windows with positions of their own where `layer_types` says so."""
+    """MellumForCausalLM: windows by `layer_types`, with separate rotary positions."""
     drafts(config)
     config.ignore("mtp_layer_types", "mtp_mlp_layer_types")
     local, whole = ropes(config, (heads(config, 4, 128)[-1],) * 2, 131072, 1e4, 5e5)
@@ -38,7 +38,7 @@ def mellum(config: Config) -> Decoder:
 
 @family("FlintForCausalLM", "flint")
 def flint(config: Config) -> Decoder:
-    """FlintForCausalLM: sinks; no windows nor positions in the first two, each fourth and the last layer."""
+    """FlintForCausalLM: sinks; no windows or positions in the first two, each fourth and the last layer."""
     how: dict[str, Any] = {"positions_default": 262144, "kv_default": 4, "head_dim_default": 128}
     how |= {"qk_norm": "head", "sinks": "softmax_offset", "mask": window(config, 513)}
     sliding, count = attention(config, bias=config.flag("attention_bias", False), **how), layers(config)

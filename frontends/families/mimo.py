@@ -52,6 +52,6 @@ def _mixers(config: Config) -> tuple[Attention, Attention]:
     how |= {"value_scale": (config.optional_number(scale) if scale in config else 0.707) or 1.0}
     full = attention(config, qkv_bias=config.flag("attention_bias", False), **how)
     seen = window(config, 129)
-    if past := config.optional_integer("sliding_window_size"):  # beside the query itself
+    if past := config.optional_integer("sliding_window_size"):  # without the query itself
         seen = f"window({past + 1})"
     return full, replace(full, kv_heads=2 * groups, rope=local, mask=seen, sinks="attention_sink_bias")

@@ -56,5 +56,5 @@ def youtu(config: Config) -> Decoder:
 
 
 def _scale(config: Config, key: str, default: float) -> float | None:
-    """A number, of which null is none."""
+    """A number, or None for null."""
     return config.optional_number(key) if key in config else default

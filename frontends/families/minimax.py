@@ -20,7 +20,7 @@ _OLD = {"full_attn": "full_attention", "linear_attn": "linear_attention", "mlp":
 
 @family("MiniMaxForCausalLM", "minimax")
 def minimax(config: Config) -> Decoder:
-    """MiniMaxForCausalLM: lightning attention; residuals are of what norms give, times a factor each."""
+    """MiniMaxForCausalLM: lightning attention; residuals add the outputs of norms, with factors."""
     return _decoder(config, (_KINDS[(i + 1) % 2] for i in range(layers(config))))
 
 
@@ -63,7 +63,7 @@ def _decoder(config: Config, usual: Iterable[str], **positions: Any) -> Decoder:
 
 
 def _factors(config: Config, kind: str) -> dict[str, Any]:
-    """Of what is kept, and of what mixer and mlp add, which are one."""
+    """The factors of the residual and of the outputs of mixer and MLP, which are equal."""
     mixer = kind.replace("attention", "attn")
     kept, added = (
         [config.number(f"{part}_{what}_factor", 1.0) for part in (mixer, "mlp")] for what in ("alpha", "beta")

@@ -12,7 +12,7 @@ from llmir.frontends.layers.mlp import Moe, Routing, expert_tensor_names
 from llmir.frontends.layers.parts import attention, check_chosen, decoder, either_field, layers
 
 MODULE = "block_sparse_moe"
-# Of MiniMax-01, whose configs these continue; the class reads none of them.
+# Fields of MiniMax-01 in these configs, which the class does not read.
 _UNREAD = [f"layernorm_{part}_beta" for part in ("full_attention", "linear_attention", "mlp")]
 _DRAFTS = "num_mtp_modules", "mtp_transformer_layers", "use_mtp"
 

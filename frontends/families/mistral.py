@@ -22,7 +22,7 @@ _POSITIONS, _KV_HEADS = 131072, 8
 @family("MistralForCausalLM", "mistral")
 @family("GritLM", "mistral")
 def mistral(config: Config) -> Decoder:
-    """MistralForCausalLM: a window of 4096 in all layers, unless `sliding_window` says otherwise."""
+    """MistralForCausalLM: a window of 4096 in all layers, unless `sliding_window` differs."""
     how: dict[str, Any] = {"positions_default": _POSITIONS, "kv_default": _KV_HEADS}
     layer = Layer(attention(config, mask=window(config, 4096), **how), mlp(config))
     return decoder(config, "MistralForCausalLM", (layer,) * layers(config))
@@ -30,7 +30,7 @@ def mistral(config: Config) -> Decoder:
 
 @family("MinistralForCausalLM", "ministral")
 def ministral(config: Config) -> Decoder:
-    """MinistralForCausalLM: windows where `layer_types` says so, by default in all layers."""
+    """MinistralForCausalLM: windows by `layer_types`, by default in all layers."""
     full = attention(config, positions_default=_POSITIONS, kv_default=_KV_HEADS)
     sliding = replace(full, mask=window(config, 4096))
     feed, own = mlp(config), sliding_layers(config, lambda layer: sliding.mask != full.mask)
@@ -39,7 +39,7 @@ def ministral(config: Config) -> Decoder:
     return decoder(config, "MinistralForCausalLM", stack)
 
 
-_YARN = {  # of a config that says nothing
+_YARN = {  # for a config without this field
     "rope_type": "yarn",
     "rope_theta": 1e6,
     "factor": 16.0,
@@ -53,7 +53,7 @@ _YARN = {  # of a config that says nothing
 
 
 def _temper(config: Config, **stretch: float) -> Temper:
-    """By how much late queries are sharper; a class's `stretch` counts where the config says nothing."""
+    """The scaling of queries at late positions; `stretch` is the default of a class."""
     config.absent("rope_parameters", "rope_scaling")
     if "rope_scaling" not in config:
         config.fill(rope_parameters={**_YARN, **stretch})

@@ -73,7 +73,7 @@ def _scan(config: Config) -> Mamba2:
 
 
 def _experts(config: Config, how: dict[str, Any]) -> Moe:
-    """DeepSeek's, without gates; all tokens go through the shared one, whose width is its own."""
+    """DeepSeek's experts without gates, and a shared expert with a separate width."""
     config.unmodelled("n_shared_experts", (None, 1), "shared experts of another number")
     if how["bias"]:
         raise config.error("mlp_bias", "experts have none")

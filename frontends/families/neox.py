@@ -1,6 +1,6 @@
 """GPT-NeoX, Pythia, Bloom, Falcon and Persimmon: q, k and v stored as one tensor, head by head.
 
-Defaults for absent fields are those of transformers.
+Absent fields have the defaults of transformers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _WIDER = ("dense_h_to_4h", "dense_4h_to_h")
 
 
 def _by_head(blocks: int | str) -> tuple[str, str, str, str]:
-    """The projections, whose pieces lie together in each of so many blocks."""
+    """The names of the projections, interleaved in `blocks` blocks."""
     q, k, v = (f"query_key_value[{i}/{blocks}]" for i in range(3))
     return q, k, v, "dense"
 
@@ -67,7 +67,7 @@ def falcon(config: Config) -> Decoder:
 
     ALiBi's slopes are scaled as the scores are.
     """
-    old = "n_head_kv" in config.fields  # of the code that the first checkpoints brought along
+    old = "n_head_kv" in config.fields  # the code in the first checkpoints
     config.spelled(hidden_size="n_embed", num_key_value_heads="n_head_kv" if old else "num_kv_heads")
     config.spelled(hidden_act="activation", num_attention_heads="n_head", num_hidden_layers="n_layer")
     config.fixed("residuals taken behind the norm", apply_residual_connection_post_layernorm=False)

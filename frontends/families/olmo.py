@@ -41,7 +41,7 @@ def _attention(config: Config, **how: Any) -> Attention:
 
 
 def _olmo(config: Config, architecture: str, mixers: tuple[Attention, ...], own: Sequence[int]) -> Decoder:
-    """What sublayers give is normed, and what they see is not; `own` says each layer's mixer."""
+    """Norms after sublayers instead of before; `own` selects the mixer of each layer."""
     feed = mlp(config)
     kinds = [Layer(mixer, feed, POST_NORMS) for mixer in mixers]
     return decoder(config, architecture, tuple(kinds[kind] for kind in own), eps_default=1e-5)
@@ -55,7 +55,7 @@ def olmo2(config: Config) -> Decoder:
 
 @family("Olmo3ForCausalLM", "olmo3")
 def olmo3(config: Config) -> Decoder:
-    """Olmo3ForCausalLM: windows in all layers but each fourth, whose positions alone are stretched."""
+    """Olmo3ForCausalLM: windows except in each fourth layer; only these full layers have scaled positions."""
     *_, size = heads(config, None, None)
     local, whole = ropes(config, (size, size), 2048, 5e5, 5e5)
     full = _attention(config, rope=whole)

@@ -13,7 +13,7 @@ from llmir.frontends.layers.parts import attention, decoder, kinds, layers, mlp
 from llmir.frontends.layers.state_config import delta_net
 
 _KINDS = ("linear_attention", "full_attention")
-_EPS = 1e-5  # of the norm after a delta net, whatever the config says of others
+_EPS = 1e-5  # of the norm after a delta net, independent of the config
 
 
 @family("OlmoHybridForCausalLM", "olmo_hybrid")

@@ -35,6 +35,6 @@ def olmoe(config: Config) -> Decoder:
 
 @family("FlexOlmoForCausalLM", "flex_olmo")
 def flex_olmo(config: Config) -> Decoder:
-    """FlexOlmoForCausalLM: OLMo 2, whose MLPs are the experts."""
+    """FlexOlmoForCausalLM: OLMo 2 with experts as MLPs."""
     layer = _layer(config, (7, 5, 11008), POST_NORMS, theta_default=5e5)
     return decoder(config, "FlexOlmoForCausalLM", (layer,) * layers(config))

@@ -15,7 +15,7 @@ from llmir.frontends.layers.parts import activation, attention, decoder, layers
 
 @family("OPTForCausalLM", "opt")
 def opt(config: Config) -> Decoder:
-    """OPTForCausalLM, but 350m, whose embeddings are narrower and whose norms come last."""
+    """OPTForCausalLM except 350m, which has smaller embeddings and norms after sublayers."""
     config.spelled(hidden_act="activation_function")
     hidden, bias = config.integer("hidden_size"), config.flag("enable_bias", True)
     config.unmodelled("word_embed_proj_dim", (None, hidden), "embeddings of another width, as in OPT-350m")

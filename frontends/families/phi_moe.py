@@ -35,7 +35,7 @@ def phi_moe(config: Config) -> Decoder:
 
 
 def _rope(config: Config) -> Rope:
-    """Longrope whose amplitude is stated, for short and for long contexts alike."""
+    """Longrope with declared amplitudes, equal for short and long contexts."""
     *_, size = heads(config, 8, None)
     stated = config.nested("rope_scaling") or config.nested("rope_parameters")
     if stated is None or "short_mscale" not in stated:

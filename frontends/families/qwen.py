@@ -22,9 +22,9 @@ _WINDOW, _WINDOW_LAYERS = 4096, 28
 
 
 def _masks(config: Config, slides: Callable[[int, int], bool], *, typed: bool = True) -> tuple[str, ...]:
-    """By layer, where `use_sliding_window` is set: a window where `layer_types` says so, if a class reads it.
+    """The mask of each layer with `use_sliding_window`: a window by `layer_types`, if the class reads it.
 
-    Absent that, `slides` says it of a layer's number and `max_window_layers`.
+    Otherwise `slides` decides, from the layer's number and `max_window_layers`.
     """
     own = window(config, _WINDOW, acts=config.flag("use_sliding_window", False))
     most = config.integer("max_window_layers", _WINDOW_LAYERS, minimum=0)
@@ -55,14 +55,14 @@ def qwen2_5_vl(config: Config) -> Decoder:
 
 @family("Qwen3ForCausalLM", "qwen3")
 def qwen3(config: Config) -> Decoder:
-    """Qwen3ForCausalLM: RMSNorm on q and k, heads of 128 unless said otherwise."""
+    """Qwen3ForCausalLM: RMSNorm on q and k, by default heads of 128."""
     mixer = _normed(config, kv_default=32, head_dim_default=128)
     stack = _stack(mixer, _masks(config, _last), (mlp(config),) * layers(config))
     return decoder(config, "Qwen3ForCausalLM", stack)
 
 
 def _stack(mixer: Attention, masks: tuple[str, ...], mlps: tuple[Mlp | Moe, ...]) -> tuple[Layer, ...]:
-    """Layers that differ in their masks and in what follows."""
+    """Layers with different masks and MLPs."""
     return tuple(Layer(replace(mixer, mask=mask), mlp) for mask, mlp in zip(masks, mlps, strict=True))
 
 
@@ -88,7 +88,7 @@ def experts_of(
     *,
     normalize: bool = False,
 ) -> Moe:
-    """Those of a MoE model, with the class's own numbers for absent fields."""
+    """The experts of a MoE model, with the class's defaults for absent fields."""
     experts = Moe(
         count=either_field(config, "num_experts", "num_local_experts", count),
         chosen=config.assumed("num_experts_per_tok", chosen),
@@ -101,7 +101,7 @@ def experts_of(
 
 
 def mlps_of(config: Config, experts: Moe, dense_default: tuple[int, ...] = ()) -> tuple[Mlp | Moe, ...]:
-    """What each layer has: every `decoder_sparse_step`-th the experts, but `mlp_only_layers`."""
+    """The MLP of each layer: experts in every `decoder_sparse_step`-th layer except `mlp_only_layers`."""
     dense = Mlp(config.integer("intermediate_size"))
     step = config.integer("decoder_sparse_step", 1)
     only = frozenset(config.integers("mlp_only_layers", dense_default))
@@ -110,7 +110,7 @@ def mlps_of(config: Config, experts: Moe, dense_default: tuple[int, ...] = ()) -
 
 @family("Qwen2MoeForCausalLM", "qwen2_moe")
 def qwen2_moe(config: Config) -> Decoder:
-    """Qwen2MoeForCausalLM: Qwen2's biases, and beside the experts one for all tokens, scaled by a gate."""
+    """Qwen2MoeForCausalLM: Qwen2's biases, routed experts, and a shared expert with a gate."""
     width = config.assumed("shared_expert_intermediate_size", 5632)
     shared = Mlp(width, module="mlp.shared_expert", block="shared_experts", prefix="shared_")
     bias = config.flag("qkv_bias", True)
@@ -123,7 +123,7 @@ def qwen2_moe(config: Config) -> Decoder:
 @family("Qwen3MoeForCausalLM", "qwen3_moe")
 def qwen3_moe(config: Config) -> Decoder:
     """Qwen3MoeForCausalLM: experts in every `decoder_sparse_step`-th layer, but `mlp_only_layers`."""
-    config.integer("num_key_value_heads", _KV_HEADS)  # of this family null is no number of heads
+    config.integer("num_key_value_heads", _KV_HEADS)  # null is not allowed in this family
     mlps = mlps_of(config, experts_of(config, 128, 8, 768))
     stack = _stack(_normed(config, _KV_HEADS), _masks(config, lambda i, most: True, typed=False), mlps)
     return decoder(config, "Qwen3MoeForCausalLM", stack)

@@ -1,6 +1,6 @@
 """Qwen3-Next and Qwen3.5: delta nets, and gated attention in each fourth layer.
 
-Defaults for absent fields are those of transformers.
+Absent fields have the defaults of transformers.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from .qwen import experts_of, mlps_of
 
 _KINDS = ("linear_attention", "full_attention")
 _APART = ("qkv", "z", "b", "a")
-# Of a layer that predicts a further token: it, norms of embeddings and hidden states, their product, a norm.
+# Parts of a multi-token prediction layer: the layer, norms of embeddings and hidden states, projection, norm.
 _DRAFT = ("mtp.layers.0", "mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.fc", "mtp.norm")
 
 
 @family("Qwen3NextForCausalLM", "qwen3_next")
 def qwen3_next(config: Config) -> Decoder:
-    """Qwen3NextForCausalLM: a delta net's projections lie in two tensors, key head by key head."""
+    """Qwen3NextForCausalLM: the projections of a delta net are in two tensors, key head by key head."""
     mlps = mlps_of(config, _experts(config, 512, 10))
     return _decoder(config, "Qwen3NextForCausalLM", qwen_delta(config, ("qkvz", "ba"), by_head=True), mlps)
 
@@ -36,7 +36,7 @@ def qwen3_next(config: Config) -> Decoder:
 @family("Qwen3_5ForCausalLM", "qwen3_5_text")
 @family("Qwen3_5ForConditionalGeneration", "qwen3_5", "qwen3_5_text")
 def qwen3_5(config: Config) -> Decoder:
-    """Qwen3_5ForCausalLM: q, k and v of a delta net lie in one tensor, its gates in one each."""
+    """Qwen3_5ForCausalLM: q, k and v of a delta net are in one tensor, and each gate has its own."""
     mlps = [mlp(config)] * layers(config)
     return _later(config, "Qwen3_5ForCausalLM", mlps, 4)
 
@@ -44,16 +44,16 @@ def qwen3_5(config: Config) -> Decoder:
 @family("Qwen3_5MoeForCausalLM", "qwen3_5_moe_text")
 @family("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe", "qwen3_5_moe_text")
 def qwen3_5_moe(config: Config) -> Decoder:
-    """Qwen3_5MoeForCausalLM: the same with experts in every layer, whose weights add up to one."""
+    """Qwen3_5MoeForCausalLM: Qwen3.5 with experts in every layer, with weights that add up to one."""
     config.unmodelled("norm_topk_prob", (None, True), "weights of experts that do not add up to one")
     config.unmodelled("decoder_sparse_step", (None, 1), "dense layers between")
-    config.ignore("intermediate_size")  # of dense layers, which there are none
+    config.ignore("intermediate_size")  # of dense layers, which this model lacks
     mlps = [_experts(config, 256, 8)] * layers(config)
     return _later(config, "Qwen3_5MoeForCausalLM", mlps, 2)
 
 
 def _later(config: Config, architecture: str, mlps: Sequence[Sublayer], kv_heads: int) -> Decoder:
-    """Qwen3.5: some fields of its configs say what its classes have anyway."""
+    """Qwen3.5: some fields of its configs repeat the behavior of the classes."""
     config.unmodelled("mlp_only_layers", (None, []), "dense layers between")
     config.unmodelled("attn_output_gate", (None, True), "attention without a gate")
     config.unmodelled("mamba_ssm_dtype", (None, "float32"), "states of another type")
@@ -71,7 +71,7 @@ def _experts(config: Config, count: int, chosen: int) -> Moe:
 def _decoder(
     config: Config, architecture: str, keeps: DeltaNet, mlps: Sequence[Sublayer], kv_heads: int = 2
 ) -> Decoder:
-    """The weights of norms are stored less 1, but of those after a delta net."""
+    """Norm weights are stored minus 1, except those after a delta net."""
     bias = config.flag("attention_bias", False)
     attends = attention(
         config,

@@ -1,4 +1,4 @@
-"""Llama-like classes whose code is in their checkpoints; that code is never run."""
+"""Llama-like classes with code in their checkpoints, which is never run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .deepseek import experts, stack
 
 
 def _same(config: Config, architecture: str, norm: Norm | None = None, **differences: Any) -> Decoder:
-    """Equal layers, whose attention differs so."""
+    """A decoder of equal layers; `differences` are fields of their attention."""
     layer = Layer(attention(config, **differences), mlp(config))
     return decoder(config, architecture, (layer,) * layers(config), norm=norm)
 
@@ -97,7 +97,7 @@ def mimo(config: Config) -> Decoder:
 
 @family("TeleFLMForCausalLM", "TeleFLM")
 def teleflm(config: Config) -> Decoder:
-    """Tele-FLM: Llama whose embeddings and logits muP scales (modeling_teleflm.py)."""
+    """Tele-FLM: Llama with embeddings and logits scaled by muP (modeling_teleflm.py)."""
     plain = _same(config, "TeleFLMForCausalLM")
     if not config.flag("use_mup", False):
         return plain
@@ -114,7 +114,7 @@ def exaone(config: Config) -> Decoder:
     """EXAONE 3 and 3.5: Llama under the names of GPT-2 (modeling_exaone.py)."""
     config.spelled(num_hidden_layers="num_layers", rms_norm_eps="layer_norm_epsilon")
     config.spelled(hidden_act="activation_function")
-    config.flag("tie_word_embeddings")  # whose default changed
+    config.flag("tie_word_embeddings")  # its default changed
     to = ("q_proj", "k_proj", "v_proj", "out_proj")
     own = mlp(config, matrices=("c_fc_0", "c_fc_1", "c_proj"))
     layer = Layer(attention(config, module="attn.attention", matrices=to), own, _LN)
@@ -152,7 +152,7 @@ def deepseek(config: Config) -> Decoder:
 
 @family("DeciLMForCausalLM", "deci")
 def decilm(config: Config) -> Decoder:
-    """DeciLM: each layer has key/value heads of its own number (modeling_decilm.py)."""
+    """DeciLM: the number of key/value heads differs by layer (modeling_decilm.py)."""
     key = "num_key_value_heads_per_layer"
     mixer, own, groups = attention(config), mlp(config), config.integers(key)
     if len(groups) != layers(config):

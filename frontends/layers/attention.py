@@ -17,9 +17,10 @@ from .blocks import Blocks
 
 @dataclass(frozen=True)
 class BlockIndex:
-    """`top_k` blocks of `length` keys, the last `local` ones among them, by scores of heads of `size`.
+    """Select `top_k` blocks of `length` keys, always including the last `local` ones, by scores of heads of
+    `size`.
 
-    There is a head for each key/value head of the attention; keys of their own are shared by all.
+    There is one head for each key/value head of the attention. The heads share separate keys.
     """
 
     size: int
@@ -71,7 +72,7 @@ class Rope:
 
 @dataclass(frozen=True)
 class Temper:
-    """By how much queries of late positions are sharper: as the op of that name says."""
+    """Scaling of queries at late positions; the fields are those of the op `temper`."""
 
     beta: float
     length: float
@@ -80,20 +81,25 @@ class Temper:
 
 @dataclass(frozen=True)
 class Attention:
-    """Grouped-query attention over the cache, eager: the scores go through memory.
+    """Grouped-query attention over the cache, in eager form: scores are written to memory.
 
-    Scores are scaled by `scale`, by default 1/√head_dim, and capped softly unless `cap` is 0; q, k and v are
-    cut to ±`clip` unless that is 0, and q is scaled by its position if there is a `temper`. q and k are
-    normalized, if at all, by `qk_norm`: each `head` by one weight, each of the `heads` by its own, or the
-    `whole` projection, or each head by none (`bare`); after the rotary positions if `norm_turned`. The output
-    is scaled by the sigmoid of a `gate`, so called in checkpoints; where that is the projection to q, it has
-    the gate beside each head of q. `module` and `matrices` are what they call it and its projections to q,
-    k, v and back, and `qk_norms` the norms. With `sinks`, so called there, each head has a score that takes
-    its part of the softmax. Values are of `value_dim` elements a head, by default as keys, and are scaled;
-    they are normalized without a weight if `bare_v`, and are what keys are before norm and positions if
-    `one_kv`. What it `lends` are keys and values, under that name, to later layers that `borrow` them and
-    have none. What it sees has the axes `given`. Where the mask is `full`, as in an encoder, there is no
-    cache: all keys are those of the step. With `blocks` a query sees the keys of some blocks alone.
+    - `scale`, `cap`, `clip`, `temper`: Scores are scaled by `scale`, by default 1/√head_dim, and soft-capped
+      unless `cap` is 0. q, k and v are clipped to ±`clip` unless it is 0, and a `temper` scales q by
+      position.
+    - `qk_norm`: The norm of q and k: one weight for each `head`, separate weights for the `heads`, the
+      `whole` projection, or no weight (`bare`); after the rotary positions if `norm_turned`.
+    - `gate`: The module of an output gate with a sigmoid. If it is the projection of q, each head's gate
+      follows its q.
+    - `module`, `matrices`, `qk_norms`: Names in checkpoints, of the attention, of the projections to q, k, v
+      and back, and of the norms.
+    - `sinks`: The name of a learned score per head that takes part in the softmax.
+    - `value_dim`, `bare_v`, `one_kv`: The head size of values if it differs from that of keys; whether values
+      are normalized without a weight; whether values are the keys before norm and positions.
+    - `lends`, `borrows`: The name under which keys and values are passed to later layers, and the name of
+      those that a layer without its own uses.
+    - `given`: The axes of the hidden states.
+    - `mask`: With `full`, as in an encoder, there is no cache.
+    - `blocks`: The selection of blocks of keys, if any.
     """
 
     block: ClassVar[str] = "attention"
@@ -133,12 +139,11 @@ class Attention:
 
     @property
     def kind(self) -> str:
-        """What it sees, whether it knows positions, and whether its keys are another layer's."""
+        """A name by mask, by absence of positions, and by use of another layer's keys."""
         words = (self.sees, "" if self.rope else "nope", "shared" if self.borrows else "")
         return "_".join(filter(None, words))
 
     def build(self, blocks: Blocks, x: Value) -> Value:
-        """Of normed hidden states, what is added to them."""
         b, wide, m = blocks.b, self.value_dim or self.head_dim, "m" if self.value_dim else "d"
         sizes = {"g": self.kv_heads, "r": self.heads // self.kv_heads, "d": self.head_dim}
         at = blocks.sized(**sizes, m=wide)
@@ -199,7 +204,7 @@ class Attention:
         return result
 
     def _shared(self, at: Blocks, k: Value | None, v: Value | None) -> tuple[Value, Value]:
-        """Its own, which later layers may borrow, or those of the last layer that lent them."""
+        """The layer's keys and values, which later layers may use, or those of an earlier layer."""
         if not (k and v):
             return at.beside[f"{self.borrows}_keys"], at.beside[f"{self.borrows}_values"]
         if self.lends:

@@ -34,9 +34,9 @@ _BY_RATIO = {0: _SLIDING, **{rate: kind for kind, rate in _RATES.items()}}
 
 
 def compressed_attention(config: Config) -> list[CompressedAttention]:
-    """By layer its attention, in either spelling of the kinds.
+    """The attention of each layer, in either spelling of the kinds.
 
-    Where they are absent the first two are heavily compressed, and then every second.
+    By default the first two layers are heavily compressed, and then every second one.
     """
     count, ratios = layers(config), config.integers("compress_ratios")
     if ratios and (len(ratios) < count or not {*ratios} <= _BY_RATIO.keys()):
@@ -80,7 +80,7 @@ def _by_kind(config: Config) -> dict[str, CompressedAttention]:
 
 
 def _ropes(config: Config, size: int) -> tuple[Rope, Rope]:
-    """Those of layers with a window alone, and of others, which may be stretched, their amplitude kept."""
+    """The rotary positions of layers with only a window, and of the others, which may be scaled."""
     old = config.optional_integer("qk_rope_head_dim")
     share = old / size if old else 64 / 512
     share = config.optional_number("partial_rotary_factor") or share
@@ -104,7 +104,7 @@ def _ropes(config: Config, size: int) -> tuple[Rope, Rope]:
 
 _INDEX_LAYER_TYPES = ("full_attention", "minimax_m3_sparse")
 _OBJECT = "sparse_attention_config"
-# In that object, or beside it.
+# Inside this object, or at its level.
 _INDEX_SIZES = {
     "index_n_heads": ("sparse_num_index_heads", 4),
     "index_head_dim": ("sparse_index_dim", 128),
@@ -115,7 +115,7 @@ _INDEX_SIZES = {
 
 
 def block_attention(config: Config, mixer: Attention) -> list[Attention]:
-    """By layer the attention as it is, or of the blocks that an index chooses; in either spelling."""
+    """The attention of each layer, unchanged or over the blocks that an index selects; in either spelling."""
     stated, none = config.nested(_OBJECT), (0,) * layers(config)
     places = stated.integers("sparse_attention_freq", none) if stated else none
     found = kinds(config, [_INDEX_LAYER_TYPES[bool(place)] for place in places], *_INDEX_LAYER_TYPES)
@@ -130,7 +130,7 @@ def block_attention(config: Config, mixer: Attention) -> list[Attention]:
 
 
 def _index(config: Config, stated: Config | None, kv_heads: int) -> BlockIndex:
-    """What chooses blocks; an error for other heads than those of keys."""
+    """The selection of blocks; ConfigError if its heads are not the key heads."""
     heads, size, length, top_k, local = (
         stated.integer(old, beside) if stated else beside
         for beside, old in (
@@ -163,10 +163,11 @@ def latent(
     interleaved: bool,
     whole: bool = False,
 ) -> LatentAttention:
-    """Its sizes, with a class's `defaults` in the order of `_SIZES`, and its rotary positions, if it has any.
+    """Read multi-head latent attention, with defaults of a class in the order of `_SIZES`.
 
-    Of the queries' latent null is none; of the values' size it is hidden / heads. `head_dim` is the rotary
-    elements of a head or, with `whole`, all, of which `partial_rotary_factor` is the rotary share.
+    null means no latent for queries, and hidden / heads for the size of values. `head_dim` is the number of
+    rotary elements of a head or, with `whole`, of all elements, of which `partial_rotary_factor` is the
+    rotary share.
     """
     heads, found = config.integer("num_attention_heads"), dict(zip(_LATENT_SIZES, defaults, strict=True))
     for key, default in found.items():
@@ -211,7 +212,7 @@ KINDS = SLIDING, FULL = ("sliding_attention", "full_attention")
 def kv_sharing(
     config: Config, full: Attention, sliding: Attention, types: tuple[str, ...], shared: int
 ) -> list[Attention]:
-    """By layer its attention; the last ones, `shared` unless it is stated, have no keys of their own."""
+    """The attention of each layer; the last ones (by default `shared`) use keys of earlier layers."""
     key = "num_kv_shared_layers"
     shared = config.integer(key, shared, minimum=0, maximum=len(types))
     own = types[: len(types) - shared]
@@ -234,7 +235,7 @@ _ROPES = {
 
 
 def global_heads(config: Config, types: tuple[str, ...]) -> tuple[Attention, Attention]:
-    """That of layers that see all, whose keys and values may be of one projection; and that with windows."""
+    """The attention of full layers, with one projection for keys and values or two, and of window layers."""
     bias, one = config.flag("attention_bias", False), config.flag("attention_k_eq_v", False)
     count, kv, size = heads(config, None, None)
     wide, groups = _sizes(config, types, size, kv, apart=one)

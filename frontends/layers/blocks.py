@@ -1,12 +1,12 @@
 """Weights, products and norms by the axes of an equation: the tools with which layers build ops.
 
 Axes: `b` sequences, `t` new tokens, `h` hidden, `g` key/value heads, `r` query heads for each key/value head,
-`d` head size, `f` intermediate, `v` vocabulary, `e` experts; `G` and `R` are heads that are not split. Of
-latent attention: `q` latent of queries, `l` latent of keys and values; of a head's elements, `u` without
+`d` head size, `f` intermediate, `v` vocabulary, `e` experts; `G` and `R` are heads that are not split. Latent
+attention adds `q` latent of queries and `l` latent of keys and values. The elements of a head are `u` without
 position, `p` with position, `m` of values. `st` are streams of hidden states. `_AXES` lists all letters. Ops
-follow the order of transformers' eager code, so that live memory is that of this code.
+follow the order of transformers' eager code, so that live memory equals that of this code.
 
-`SideValues` are values that graphs pass on beside the hidden states, such as keys that later layers read.
+`SideValues` are values that graphs pass on in addition to hidden states, such as keys that later layers read.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Port(NamedTuple):
 
 @dataclass
 class SideValues:
-    """By name, the values of one graph.
+    """The named values of one graph.
 
-    Of what it has none of yet, it takes an input of the `known` type, in order; `handed` is what others may
-    take from it, and `known` by all graphs of a model.
+    A name without a value becomes an input of its `known` type. `handed` lists the values that other graphs
+    may use; all graphs of a model share `known`.
     """
 
     b: Builder
@@ -56,7 +56,7 @@ class SideValues:
         return self.values[name]
 
     def hand(self, name: str, value: Value, axes: tuple[str, ...]) -> None:
-        """Let others take a value; of what is handed twice the last."""
+        """Offer a value to other graphs; a later value replaces an earlier one."""
         assert name not in self.taken, f"{name} of an iteration before"
         self.known[name] = Port(self.b.type(value), axes)
         self.values[name] = value
@@ -107,16 +107,17 @@ _AXES = {
 
 
 def _place(param: str) -> tuple[str, str]:
-    """The module, and what follows it: a piece of its tensor, or that it is turned."""
+    """Split a parameter name into the module and its suffix for a piece or a transposition."""
     module = re.split(r"[\[^]", param)[0]
     return module, param.removeprefix(module)
 
 
 @dataclass(frozen=True)
 class Norm:
-    """How a model normalizes: by which op, what it learns (`weight`, `bias`, both or nothing), epsilon.
+    """The normalization of a model: the op, the learned parameters (`weight`, `bias`, both or none), and
+    epsilon.
 
-    `offset` is added to the weight (Gemma, which stores the weight less 1).
+    `offset` is added to the weight (Gemma stores the weight minus 1).
     """
 
     eps: float = 1e-6
@@ -125,7 +126,7 @@ class Norm:
     offset: float = 0.0
 
     def build(self, blocks: Blocks, x: Value, name: str, param: str, axes: str, over: int) -> Value:
-        """Of `x`, over its last so many axes; `axes` are those of what it learns, stored under `param`."""
+        """Normalize `x` over its last `over` axes; parameters with `axes` are stored under `param`."""
         learned = [blocks.weight(axes, f"{name}.{what}", f"{param}.{what}") for what in self.learns]
         how: dict[str, Any] = {"eps": self.eps, "over": over, "name": name}
         how |= {"offset": self.offset} if self.offset else {}
@@ -134,22 +135,22 @@ class Norm:
 
 
 class Blocks:
-    """One model's on one builder: its element type, its norm, and the lengths of axes.
+    """The building blocks of one model on one builder: its dtype, its norm, and the lengths of axes.
 
-    `stem` is what checkpoints call the part that is built, with `{layer}` and a point at its end: all names
-    of parameters follow it. `beside` is what goes between graphs beside hidden states. To products of modules
-    that are in `adapters` others add, by name.
+    `stem` is the prefix of parameter names, with `{layer}` and a final dot. `beside` are the values that
+    graphs pass on in addition to hidden states. `adapters` maps modules to low-rank adapters that are added
+    to their products.
     """
 
     def __init__(self, b: Builder, dtype: DType, normal: Norm, stem: str = "", **sizes: Size) -> None:
         self.b, self.dtype, self.normal, self.stem, self.sizes = b, dtype, normal, stem, sizes
         self.beside = SideValues(b, {})
-        self._made: dict[str, Value] = {}  # by the name in a checkpoint
+        self._made: dict[str, Value] = {}  # by name in a checkpoint
         self.adapters: Mapping[str, str] = {}
         self.lows: dict[tuple[Value, str], Value] = {}
 
     def sized(self, **sizes: Size) -> Blocks:
-        """The same with lengths of further axes."""
+        """These blocks with the lengths of more axes."""
         found = Blocks(self.b, self.dtype, self.normal, self.stem, **{**self.sizes, **sizes})
         found.beside, found._made = self.beside, self._made
         found.adapters, found.lows = self.adapters, self.lows
@@ -196,9 +197,10 @@ class Blocks:
         bias: bool = False,
         dtype: DType | None = None,
     ) -> Value:
-        """x · W (+ bias) by `term, weight -> out`; `param` is the module, and the bias has W's own axes.
+        """x · W (+ bias) by `term, weight -> out`. `param` is the module, and the bias has the axes of W
+        except x's.
 
-        W may have a `dtype` of its own.
+        `dtype` is the dtype of W if it differs.
         """
         module, place = _place(param)
         stored = f"{module}.weight{place}", f"{module}.bias{place.removesuffix('^T')}"
@@ -211,7 +213,7 @@ class Blocks:
         return self._adapted(result, x, (term, weight, out), name, param)
 
     def _adapted(self, y: Value, x: Value, terms: tuple[str, str, str], name: str, param: str) -> Value:
-        """y, the product of x, and what a low rank adds to it if the model adapts that (arXiv:2106.09685)."""
+        """y, the product of x, plus the low-rank adapter of the module, if it has one (arXiv:2106.09685)."""
         module, piece = _place(param)
         if not (adapter := self.adapters.get(module)):
             return y
@@ -237,9 +239,9 @@ class Blocks:
         *,
         bias: bool = False,
     ) -> list[Value]:
-        """x · W (+ bias) of weights that a checkpoint has below one another in `param`: their axes, by name.
+        """x · W (+ bias) for weights stored one below another in `param`, given as axes by name.
 
-        The first axis of each is x's last. They lie so in each of its `blocks`.
+        The first axis of each weight is the last axis of x. The weights are interleaved in `blocks` blocks.
         """
         ins = next(iter(weights.values())).split()[0]
         outs = {part: axes.split(maxsplit=1)[1] for part, axes in weights.items()}
@@ -268,7 +270,7 @@ class Blocks:
         piece: int | None = None,
         block: str | None = None,
     ) -> Value:
-        """x of those channels through a short convolution, of a `block`, whose last tokens are kept."""
+        """A short convolution over the channels of x; the last tokens are cached."""
         which = "" if piece is None else f"[{piece}]"
         weight = self.weight(f"{axes} w", f"{name}.weight", f"{param}.weight{which}")
         added = [self.weight(axes, f"{name}.bias", f"{param}.bias{which}")] if bias else []
@@ -278,14 +280,14 @@ class Blocks:
         return y
 
     def state(self, axes: str, name: str, sizes: Mapping[str, Size], dtype: DType) -> Value:
-        """What is kept of each sequence, zeros before the first token; `sizes` are other than the blocks'."""
+        """A state of each sequence, zero before the first token; `sizes` override the lengths of axes."""
         letters = axes.split()
         shape = (B, *({**self.sizes, **sizes}[x] for x in letters))
         named = ("batch", *(_AXES[x] for x in letters))
         return self.b.cache(self.tensor(*shape, dtype=dtype), name=name, axes=named)
 
     def norm(self, x: Value, name: str, param: str, axes: str = "h", over: int = 1) -> Value:
-        """The model's norm over the last axes; what it learns has `axes`."""
+        """The model's norm over the last axes; its parameters have `axes`."""
         with self.b.block("norm"):
             return self.normal.build(self, x, name, param, axes, over)
 

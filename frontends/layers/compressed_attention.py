@@ -17,9 +17,9 @@ from .blocks import Blocks
 
 @dataclass(frozen=True)
 class Compressor:
-    """Entries of `stride` tokens each, of `size`: means of rows, by gates, normalized and rotated.
+    """Compress `stride` tokens to an entry of `size`: the gated mean of rows, normalized and rotated.
 
-    With two `series` of rows and gates, an entry is of the tokens before its own too.
+    With two `series` of rows and gates, an entry also includes the tokens before its own.
     """
 
     stride: int
@@ -28,7 +28,7 @@ class Compressor:
     rope: Rope
 
     def build(self, blocks: Blocks, x: Value, name: str, module: str) -> Value:
-        """All entries up to now, of hidden states. Kept are they, and rows of tokens of entries to come."""
+        """All entries so far. The cache stores the entries, and the rows of tokens of incomplete entries."""
         at, b = blocks.sized(w=self.stride, s=self.series, d=self.size), blocks.b
         whole = Entries(self.stride).kept(C)
         kept = C - self.stride * whole + self.stride * Min.of(whole, self.series - 1)
@@ -55,12 +55,12 @@ class Compressor:
 
 @dataclass(frozen=True)
 class CompressedAttention:
-    """Heads in `groups` that share one key of a token, which is its value too, in a window.
+    """Attention over a window of tokens, with one vector per token as key and value of all heads.
 
-    Queries are of a latent; each group's output goes through `out_rank` numbers of its own. Beside the window
-    a query sees the entries of a `compressor`, if there is one: all, or the `top_k` that `index_heads` choose
-    by entries of `index_size` of their own. Of keys and queries the last `rope.size` elements are rotated,
-    and of what is mixed they are turned back.
+    Queries come from a latent. Each of the `groups` of heads projects its output through `out_rank` numbers.
+    With a `compressor`, a query also sees compressed entries: all of them, or the `top_k` that `index_heads`
+    select with separate entries of `index_size`. The last `rope.size` elements of keys and queries are
+    rotated, and the rotation is removed from the output.
     """
 
     block: ClassVar[str] = "attention"
@@ -80,11 +80,10 @@ class CompressedAttention:
 
     @property
     def kind(self) -> str:
-        """By how many tokens its entries are of."""
+        """A name by the number of tokens per entry."""
         return f"compressed_{self.compressor.stride}" if self.compressor else "sliding"
 
     def build(self, blocks: Blocks, x: Value) -> Value:
-        """Of normed hidden states, what is added to them."""
         b, module, how = blocks.b, self.module, vars(self.rope)
         sizes = {"g": self.groups, "r": self.heads // self.groups, "d": self.head_dim, "o": self.out_rank}
         at = blocks.sized(**sizes, q=self.q_latent, i=self.index_heads, y=self.index_size)

@@ -24,7 +24,7 @@ from .layer import AlternatingUpdates, LayerLike, LayerTable, Times, fold
 
 
 class Body(NamedTuple):
-    """A layer or a period: what it takes beside hidden states, and what it hands out."""
+    """A layer or a period of layers: its graph, the side values that it takes, and those that it returns."""
 
     graph: Graph
     takes: tuple[str, ...]
@@ -32,9 +32,9 @@ class Body(NamedTuple):
 
 
 class LayerStack:
-    """A model's layers, each with what sets it apart; bodies are made where they are first repeated.
+    """The layers of a model; bodies are built when they are first repeated.
 
-    Checkpoints call a layer `stem`; `normal` is the norm of all.
+    `stem` is the name of a layer in checkpoints, and `normal` the norm of all layers.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class LayerStack:
         return {name: body.graph for name, body in self._made.items()}
 
     def build(self, beside: SideValues, x: Value, axes: tuple[str, ...] = ("batch", "seq", "embed")) -> Value:
-        """What the last layer gives of hidden states of these axes."""
+        """The output of the last layer, for hidden states with these axes."""
         self._port = Port(beside.b.type(x), axes)
         return self._repeats(beside, x, fold(self._pattern))
 
@@ -76,7 +76,7 @@ class LayerStack:
         return x
 
     def _name(self, of: int | tuple[Times, ...]) -> str:
-        """What the body of a layer or a period is called."""
+        """The name of the body of a layer or period."""
         if of not in self._names:
             periods = sum(isinstance(known, tuple) for known in self._names)
             self._names[of] = f"period_{periods + 1}" if periods else "period"
@@ -96,7 +96,7 @@ class LayerStack:
 
 
 def _names(layers: Sequence[LayerLike]) -> list[str]:
-    """What the body of each kind of layer is called: by what it has, and a number if it must."""
+    """The names of the bodies of each kind of layer: by its parts, with a number if needed."""
     parts = list(zip(*(layer.kinds for layer in layers), strict=True))
     names, count = [], Counter[str]()
     for layer in layers:
@@ -112,7 +112,7 @@ def _names(layers: Sequence[LayerLike]) -> list[str]:
 
 @dataclass(frozen=True)
 class CheckpointNames:
-    """What checkpoints call the parts of a decoder."""
+    """The names of the parts of a decoder in checkpoints."""
 
     embedding: str = "model.embed_tokens"
     layer: str = "model.layers.{layer}"
@@ -121,17 +121,17 @@ class CheckpointNames:
 
     @property
     def stem(self) -> str:
-        """What those of all parts but the head begin with, and a point."""
+        """The common prefix of all parts except the head, with a final dot."""
         return self.embedding.rpartition("embed")[0]
 
     def bare(self) -> CheckpointNames:
-        """Those of a backbone that was saved alone."""
+        """The names for a backbone that was saved without its head."""
         return CheckpointNames(*(name.removeprefix("model.") for name in astuple(self)))
 
 
 @dataclass(frozen=True)
 class LearnedPositions:
-    """A table of learned positions: what checkpoints call it, its rows, and the row of the first token."""
+    """A table of learned positions: its name in checkpoints, its rows, and the row of the first token."""
 
     name: str
     rows: int
@@ -140,9 +140,10 @@ class LearnedPositions:
 
 @dataclass(frozen=True)
 class Draft:
-    """A layer that predicts a further token, what checkpoints call it, and what they call what is around it.
+    """A multi-token prediction layer, with its name and those of its surroundings in checkpoints.
 
-    That are the norms of embeddings and of hidden states, the projection of both, and the norm at the end.
+    The surroundings are the norms of embeddings and of hidden states, the projection of both, and the final
+    norm.
     """
 
     layer: LayerLike
@@ -155,12 +156,12 @@ class Draft:
 
 @dataclass(frozen=True)
 class Decoder:
-    """An embedding, layers, a norm and a head: what the families make of their configs.
+    """An embedding, layers, a norm and a head: the result of most families.
 
-    Embeddings and logits may be scaled, and logits capped softly, unless `logits_cap` is 0. `learned`
-    positions may be added, and embeddings normalized by what checkpoints call `embedding_norm`. A `head`
-    "score" gives logits of so many labels, and "" the hidden states. Layers may read a `layer_table` of the
-    tokens, and pass on several streams of `altup`.
+    Embeddings and logits may be scaled, and logits soft-capped, unless `logits_cap` is 0. `learned` positions
+    may be added, and `embedding_norm` names a norm of embeddings. A `head` "score" gives logits of labels,
+    and "" gives hidden states. Layers may read a `layer_table` of token ids, and pass on several streams with
+    `altup`.
     """
 
     name: str
@@ -186,9 +187,11 @@ class Decoder:
     altup: AlternatingUpdates | None = None
 
     def program(self, logits: str, apart: tuple[Hashable, ...] = ()) -> Program:
-        """The whole model, unfused, for `logits` of the `last` position of each sequence or of `all`.
+        """Build the whole model, unfused.
 
-        Layers of which `apart`, one entry for each, says different things have bodies of their own.
+        Args:
+            logits: `last` for the last position of each sequence, or `all`.
+            apart: One entry per layer. Layers with different entries have separate bodies.
         """
         b = Builder("main")
         blocks = Blocks(b, self.dtype, self.norm, h=self.hidden, v=self.vocab)
@@ -221,7 +224,7 @@ class Decoder:
         return Program(self.name, {"main": b.graph(), **stack.bodies}, facts=facts)
 
     def _embedded(self, blocks: Blocks, x: Value) -> Value:
-        """What enters the first layer, of the rows of the table."""
+        """The input of the first layer, from rows of the embedding table."""
         x = blocks.scale(x, self.embedding_scale, "embedding_scale")
         if self.learned:
             at = blocks.sized(z=self.learned.rows)

@@ -17,16 +17,16 @@ from .attention import Attention
 from .blocks import Blocks, Norm
 from .mlp import Mlp
 
-_FREQUENCIES = 256  # of the timestep, in diffusers' CombinedTimestepLabelEmbeddings
-_EPS = 1e-6  # of the norms before attention and of the last, whatever a config says
+_FREQUENCIES = 256  # for the timestep, in diffusers' CombinedTimestepLabelEmbeddings
+_EPS = 1e-6  # of the norm before attention and the last norm, independent of the config
 
 
 @dataclass(frozen=True)
 class Diffusion:
-    """A DiT with adaLN-zero (arXiv:2212.09748), as diffusers runs it: each block embeds timestep and label.
+    """A DiT with adaLN-zero (arXiv:2212.09748), as in diffusers: each block embeds timestep and label.
 
-    The embedders of the first block are those of the last modulation too. `side` is that of a patch in
-    pixels, `channels` are those that go in and come out, `eps` is that of the norm before the MLP.
+    The last modulation uses the embedders of the first block. `side` is the side of a patch in pixels,
+    `channels` are the input and output channels, and `eps` is the epsilon of the norm before the MLP.
     """
 
     name: str
@@ -85,7 +85,7 @@ class Diffusion:
         ]
 
     def _embedders(self, at: Blocks, stem: str) -> list[Value]:
-        """Weights: of the two products of the timestep, each with its bias, and the table of labels."""
+        """The weights and biases of the two products of the timestep, and the table of labels."""
         named = [("F J", "timestep_embedder.linear_1"), ("h J", "timestep_embedder.linear_2")]
         found = [
             at.weight(axes, f"{param[-8:]}.{what}", f"{stem}{param}.{what}")
@@ -95,7 +95,7 @@ class Diffusion:
         return [*found, at.weight("c h", "labels.weight", f"{stem}class_embedder.embedding_table.weight")]
 
     def _layer(self, name: str, *, captured: bool) -> Graph:
-        """A block: of patches and of what is said of the image, or of the step that it embeds itself."""
+        """A block, which embeds timestep and label itself or captures their embedding."""
         b = Builder(name)
         at = self._blocks(b, "transformer_blocks.{layer}.")
         x = b.input(at.tensor(B, self.patches, self.hidden), name="hidden", axes=("batch", "seq", "embed"))
@@ -120,7 +120,7 @@ class Diffusion:
 
 
 def patches(at: Blocks, count: int, channels: int, side: int) -> Value:
-    """The pixels of so many patches of each image."""
+    """The pixels of `count` patches of each image."""
     type = at.tensor(B, count, channels, side, side)
     return at.b.input(type, name="patches", axes=("batch", "patch", "channel", "row", "column"))
 
@@ -135,7 +135,7 @@ def patch_embedding(at: Blocks, x: Value, channels: int, side: int, param: str) 
 
 
 def _embedded(at: Blocks, step: Sequence[Value], weights: Sequence[Value], name: str) -> Value:
-    """What a timestep and a label say of an image."""
+    """The embedding of a timestep and a label."""
     b, (time, label), (*pairs, table) = at.b, step, weights
     x = at.cast(b.sinusoid(time, elements=_FREQUENCIES, name=f"{name}_sinusoid"), at.dtype)
     x = b.linear(x, *pairs[:2], einsum="b F, F J, J -> b J", name=f"{name}_1")

@@ -19,7 +19,7 @@ from .decoder import Decoder, Draft, LayerStack
 
 @dataclass(frozen=True)
 class ModelWithDraft:
-    """A model beside which the layer that predicts further is a phase with weights and a cache of its own."""
+    """A model with its multi-token prediction layer as a draft phase with separate weights and cache."""
 
     model: Decoder
     draft: Draft

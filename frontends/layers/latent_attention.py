@@ -12,17 +12,17 @@ from llmir.ir.sizes.polynomial import B, C
 from .attention import Rope, Temper
 from .blocks import Blocks, Norm
 
-_NORM = Norm(1e-6)  # of latents, whatever `rms_norm_eps` says
+_NORM = Norm(1e-6)  # of latents, independent of `rms_norm_eps`
 _INDEX_NORM = Norm(1e-6, "layer_norm", ("weight", "bias"))
 _MODULE = "self_attn."
-_PIECES = {"l": "latent", "p": "rope", "u": "nope", "m": "values"}  # of a stored tensor, by their last axis
+_PIECES = {"l": "latent", "p": "rope", "u": "nope", "m": "values"}  # of a stored tensor, by the last axis
 
 
 @dataclass(frozen=True)
 class Indexer:
-    """What chooses so many `keys` for each query, by scores of `heads` of `size` over keys of its own.
+    """Select `keys` keys for each query, by scores of `heads` of `size` over separate keys.
 
-    Halves are rotated or, `interleaved`, pairs of neighbours.
+    Rotation pairs the halves of a head or, with `interleaved`, neighbors.
     """
 
     heads: int
@@ -49,12 +49,12 @@ class Indexer:
 
 @dataclass(frozen=True)
 class LatentAttention:
-    """The cache keeps a latent row of a token and a rotary key, from which keys and values are expanded.
+    """Attention with a cached latent row and rotary key per token, from which keys and values are expanded.
 
-    A head's queries and keys are of `nope` elements without position and `rotary` with, its values of
-    `value`; without a `rope`, none has position. Queries go through a latent of `q_latent` too, if there is
-    one, and are scaled by their position if there is a `temper`. The biases are those of `q_a_proj`,
-    `kv_a_proj_with_mqa` and `o_proj`.
+    Queries and keys of a head have `nope` elements without position and `rotary` ones with position; values
+    have `value` elements. Without a `rope`, no element has a position. Queries may come from a latent of
+    `q_latent`, and a `temper` scales them by position. `bias` applies to `q_a_proj`, `kv_a_proj_with_mqa` and
+    `o_proj`.
     """
 
     kind: ClassVar[str] = "full"
@@ -73,7 +73,6 @@ class LatentAttention:
     temper: Temper | None = None
 
     def build(self, blocks: Blocks, x: Value) -> Value:
-        """Of normed hidden states, what is added to them."""
         b = blocks.b
         sizes = {"g": self.heads, "l": self.latent, "u": self.nope, "p": self.rotary, "m": self.value}
         at = blocks.sized(**sizes, q=self.q_latent or 1)
@@ -109,7 +108,7 @@ class LatentAttention:
             return at.linear(mixed, "b t g m", "g m h", "b t h", "o_proj", f"{_MODULE}o_proj", **bias)
 
     def _rows(self, at: Blocks, norms: Blocks, x: Value) -> Value:
-        """What queries are made of: their latent, or the hidden states."""
+        """The input of the query projection: the latent, or the hidden states."""
         if not self.q_latent:
             return x
         rows = at.linear(x, "b t h", "h q", "b t q", "q_a_proj", f"{_MODULE}q_a_proj", bias=self.bias)
@@ -125,7 +124,7 @@ class LatentAttention:
 def _product(
     at: Blocks, x: Value, term: str, weights: tuple[str, str], name: str, module: str, bias: bool = False
 ) -> tuple[Value, ...]:
-    """One product whose results are pieces of one stored tensor: of each head's rows where it has heads."""
+    """One product with results that are pieces of one stored tensor, per head if it has heads."""
     *axes, x_axis = term.split()
     outs = [w.removeprefix(x_axis).strip() for w in weights]
     inside = f"/{at.sizes['g']}" if "g" in outs[0] else ""

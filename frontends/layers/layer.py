@@ -1,7 +1,8 @@
 """A decoder layer as data: norm, mixer, residual, norm, MLP, residual; and its variants.
 
-- `Layer`: the usual form; either half may be missing
-- `AlternatingLayer`, `Laurel`: several streams of hidden states, low-rank products beside mixers (Gemma 3n)
+- `Layer`: the common form; either half may be missing
+- `AlternatingLayer`, `Laurel`: several streams of hidden states, low-rank products in parallel with mixers
+  (Gemma 3n)
 - `LayerTable`, `PerLayer`: a second embedding table that each layer reads (Gemma 3n, Gemma 4)
 - `Streams`: residuals in several streams (`llmir/ir/ops/residual_streams.py`)
 - `kinds_by_letter`, `fold`: kinds of layers from a config's pattern, and the shortest loops that repeat them
@@ -29,7 +30,7 @@ _ALTERNATING_BLOCK = "altup"
 
 @dataclass(frozen=True)
 class Laurel:
-    """A product of low rank beside a mixer, of which each gives half of the squared sum (Gemma 3n)."""
+    """A low-rank product in parallel with a mixer; their outputs are added and divided by √2 (Gemma 3n)."""
 
     rank: int
 
@@ -47,13 +48,13 @@ class Laurel:
 
 @dataclass(frozen=True)
 class AlternatingUpdates:
-    """`count` streams of hidden states, of which layers compute on the `active` one (arXiv:2301.13310)."""
+    """`count` streams of hidden states; layers compute on the `active` one (arXiv:2301.13310)."""
 
     count: int
     active: int
 
     def expand(self, blocks: Blocks, x: Value) -> Value:
-        """The streams that enter the first layer: x, and projections of it as long as it is."""
+        """The streams of the first layer: x, and projections of x scaled to its norm."""
         b = blocks.b
         with b.block(_ALTERNATING_BLOCK):
             at, among = blocks.sized(j=blocks.hidden), range(self.count - 1)
@@ -67,7 +68,7 @@ class AlternatingUpdates:
             return streams
 
     def contract(self, blocks: Blocks, streams: Value) -> Value:
-        """The mean of the first stream and of projections of the others, as long as it is."""
+        """The mean of the first stream and of projections of the others, scaled to its norm."""
         b, at = blocks.b, blocks.sized(j=blocks.hidden)
         with b.block(_ALTERNATING_BLOCK):
             first, *others = (b.pick(streams, index=i, name=f"stream_{i}") for i in range(self.count))
@@ -82,8 +83,10 @@ class AlternatingUpdates:
 
 @dataclass(frozen=True)
 class AlternatingLayer:
-    """A `layer` of one stream, which then corrects them all; `scaled`, by a learned factor, it is what the
-    tail of the layer reads, and what that gives is added to all but the first.
+    """A layer of one stream, which then corrects all streams.
+
+    The tail of the layer reads the active stream, scaled by a learned factor if `scaled`. Its result is added
+    to all streams except the first.
     """
 
     layer: Layer
@@ -92,7 +95,6 @@ class AlternatingLayer:
 
     @property
     def mixer(self) -> Sublayer | None:
-        """That of the layer."""
         return self.layer.mixer
 
     @property
@@ -101,11 +103,9 @@ class AlternatingLayer:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Those of the layer."""
         return self.layer.kinds
 
     def build(self, blocks: Blocks, streams: Value) -> Value:
-        """Of the streams that enter it, those that leave it."""
         b, active = blocks.b, self.altup.active
         with b.block(_ALTERNATING_BLOCK):
             start = b.pick(streams, index=active, name="stream")
@@ -131,7 +131,7 @@ class AlternatingLayer:
             return found
 
     def _coefficients(self, blocks: Blocks, x: Value, name: str, weight: str, out: str, param: str) -> Value:
-        """How streams are mixed or corrected, as x says."""
+        """The coefficients that mix or correct the streams, computed from x."""
         b, at = blocks.b, blocks.sized(st=self.altup.count, k=self.altup.count)
         x = at.norm(x, f"{name}_norm", "altup.router_norm")
         with b.block(_ALTERNATING_BLOCK):
@@ -148,9 +148,9 @@ _LAYER_INPUT_BLOCK = "per_layer_input"
 
 @dataclass(frozen=True)
 class LayerTable:
-    """A table of `rows` with `size` numbers for each of so many layers; unknown tokens have the first row.
+    """A table of `rows` with `size` numbers for each layer; unknown tokens use the first row.
 
-    Its rows are scaled by `scale`, hidden states are projected to as much, and both are averaged.
+    Its rows are scaled by `scale` and averaged with a projection of the hidden states.
     """
 
     rows: int
@@ -159,7 +159,7 @@ class LayerTable:
     scale: float
 
     def build(self, blocks: Blocks, tokens: Value, x: Value) -> None:
-        """Hand it to layers, of token ids and what enters the first layer."""
+        """Offer the table's rows to the layers, computed from token ids and the first hidden states."""
         b, at = blocks.b, blocks.sized(v=self.rows, ly=self.layers, li=self.size)
         with b.block("embedding"):
             table = at.weight("v ly li", "layer_embed.weight", "embed_tokens_per_layer.weight")
@@ -177,10 +177,10 @@ class LayerTable:
 
 @dataclass(frozen=True)
 class PerLayer:
-    """What a layer reads of the token itself, from a table that has `size` numbers for each layer.
+    """The part of a layer that reads a table of tokens, with `size` numbers for each layer.
 
-    The layer's part is gated by hidden states, projected and normalized, and added to them; the sum is
-    scaled by a number that checkpoints hold, of the name `scalar`, if there is one.
+    Hidden states gate the layer's numbers, which are projected, normalized and added to the hidden states.
+    The sum is scaled by a parameter `scalar`, if there is one.
     """
 
     size: int
@@ -202,7 +202,7 @@ class PerLayer:
             return scaled
 
     def mixed(self, blocks: Blocks, x: Value) -> Value:
-        """What is added to hidden states."""
+        """The summand for the hidden states."""
         b, at = blocks.b, blocks.sized(li=self.size)
         with b.block(_LAYER_INPUT_BLOCK):
             own = b.pick(blocks.beside["per_layer"], name="layer_input")
@@ -221,7 +221,7 @@ _KINDS |= {"mamba": "linear_attention", "attention": "full_attention"}
 
 
 def kinds_by_letter(config: Config) -> tuple[str, ...]:
-    """Of each layer, by its word or by a letter each."""
+    """The kind of each layer, from a word or a letter per layer."""
     field = next((key for key in ("layers_block_type", "layer_types") if config.texts(key)), _PATTERN)
     pattern = config.text(_PATTERN, "M*-E")
     for each in (found := config.texts(field) if field != _PATTERN else tuple(pattern)):
@@ -238,7 +238,7 @@ LONGEST = 256
 
 
 class Times(NamedTuple):
-    """A kind of layer so many times, or a period: several such, one after the other."""
+    """A kind of layer, or a period of several, repeated `times` times."""
 
     times: int
     of: int | tuple[Times, ...]
@@ -259,7 +259,7 @@ def fold(kinds: tuple[int, ...]) -> tuple[Times, ...]:
     turns = [0]  # how often the kind has changed up to a layer
     for before, kind in pairwise(kinds):
         turns.append(turns[-1] + (before != kind))
-    alike = [0] * (size + 1)  # for each length, how many layers from here on are as those so far behind
+    alike = [0] * (size + 1)  # for each length, the layers from here on that repeat
     best = [0] * (size + 1)  # repeats for the layers from one on
     parts = [(0, 0)] * size  # and the first of them: its length and times
     for start in reversed(range(size)):
@@ -294,9 +294,9 @@ _LEARNED = (("j", "base"), ("k", "scale"))
 
 @dataclass(frozen=True)
 class Streams:
-    """`count` of them; a matrix over them is made in so many `iterations`.
+    """`count` residual streams; a matrix over them is normalized in `iterations` steps.
 
-    Checkpoints call the weights `hc_attn` and `hc_ffn`, of each sublayer, and `hc_head`.
+    The weights in checkpoints are `hc_attn` and `hc_ffn` for the sublayers, and `hc_head`.
     """
 
     count: int
@@ -310,14 +310,14 @@ class Streams:
         return result
 
     def join(self, blocks: Blocks, streams: Value) -> Value:
-        """What the last norm sees."""
+        """The input of the last norm."""
         with blocks.b.block(_STREAMS_BLOCK):
             given = self._given(blocks, streams, "hc_head", self.count, 1)
             x: Value = blocks.b.join_streams(*given, eps=self.eps, norm_eps=self.norm_eps, name="join")
             return x
 
     def enter(self, blocks: Blocks, streams: Value, part: str) -> tuple[Value, ...]:
-        """What a sublayer's norm sees, and with what it gives back: weights, a matrix."""
+        """The input of a sublayer's norm, and the weights and matrix for its output."""
         with blocks.b.block(_STREAMS_BLOCK):
             given = self._given(blocks, streams, f"hc_{part}", (2 + self.count) * self.count, 3)
             how: dict[str, Any] = {"eps": self.eps, "norm_eps": self.norm_eps}
@@ -341,7 +341,7 @@ class Streams:
 
 
 def streams(config: Config) -> Streams:
-    """What configs say of them; sums of squares have the epsilon of the model's norms."""
+    """Read the residual streams of a config; their epsilon is that of the model's norms."""
     return Streams(
         count=config.integer("hc_mult", 4),
         iterations=config.integer("hc_sinkhorn_iters", 20),
@@ -354,23 +354,23 @@ def streams(config: Config) -> Streams:
 
 
 class Sublayer(Protocol):
-    """A mixer or an MLP: what bodies are called by, the block of the model that it is, how it is built."""
+    """A mixer or an MLP: its name in bodies, its block of the model, and its construction."""
 
     @property
     def kind(self) -> str:
-        """As names of bodies say it."""
+        """The part of the name of a body."""
 
     @property
     def block(self) -> str:
-        """That of the sum with the residual."""
+        """The block of the residual sum."""
 
     def build(self, blocks: Blocks, x: Value, /) -> Value:
-        """Of normed hidden states, what is added to them."""
+        """Build the summand for the hidden states from the normalized hidden states."""
 
 
 @dataclass(frozen=True)
 class Norms:
-    """What checkpoints call the norms of a layer; None is none."""
+    """The names of the norms of a layer in checkpoints; None means no norm."""
 
     before_mixer: str | None = "input_layernorm"
     after_mixer: str | None = None
@@ -383,11 +383,11 @@ POST_NORMS = Norms(None, "post_attention_layernorm", None, "post_feedforward_lay
 
 
 class LayerLike(Protocol):
-    """A layer of whatever form: it builds itself."""
+    """Any kind of layer, which builds itself."""
 
     @property
     def mixer(self) -> Sublayer | None:
-        """What mixes tokens."""
+        """The sublayer that mixes tokens."""
 
     @property
     def streams(self) -> Streams | None:
@@ -395,22 +395,24 @@ class LayerLike(Protocol):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Those of its parts."""
+        """The kinds of its parts."""
 
     def build(self, blocks: Blocks, start: Value, /) -> Value:
-        """Of the hidden states that enter it, those that leave it."""
+        """Build the output hidden states from the input hidden states."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Norm, mixer, residual; norm, mlp, residual. Either may be missing.
+    """Norm, mixer, residual; norm, MLP, residual. Either half may be missing.
 
-    In a `parallel` layer both see the layer's input: each through its norm, or the mlp through the mixer's if
-    it has none of its own. What is added is scaled by `residual` first. With `kept`, what it is added to is
-    not what a norm is given but what it gives, times the number for the mixer or for the mlp. With `streams`
-    there are several residuals, and both sublayers. What a `shared` block gives of the layer's input is added
-    to what the norm of the mixer sees. A `laurel` (a learned residual of low rank) runs in
-    parallel with the mixer, and a `tail` after all.
+    - `parallel`: Both sublayers read the layer's input, through their own norms or through the mixer's.
+    - `residual`: The factor of a sublayer's output.
+    - `kept`: The residual is the output of the norm instead of its input, times the number for the mixer or
+      the MLP.
+    - `streams`: Several residual streams around both sublayers.
+    - `shared`: A shared block; its output is added to the input of the mixer's norm.
+    - `laurel`: A learned low-rank residual in parallel with the mixer.
+    - `tail`: A part that runs after both sublayers.
     """
 
     mixer: Sublayer | None
@@ -426,16 +428,14 @@ class Layer:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Those of its shared block, its mixer and its mlp."""
         return tuple(part.kind if part else "" for part in (self.shared, self.mixer, self.mlp))
 
     def build(self, blocks: Blocks, start: Value) -> Value:
-        """Of the hidden states that enter it, those that leave it."""
         total = self._through(blocks, start, self.streams) if self.streams else self.inner(blocks, start)
         return self.tail.build(blocks, total) if self.tail else total
 
     def inner(self, blocks: Blocks, start: Value) -> Value:
-        """The same of one stream without its tail."""
+        """The layer on one stream, without its tail."""
         b, total, seen, norms, beside = blocks.b, start, start, self.norms, None
         if self.shared:
             added = self.shared.build(blocks, start)

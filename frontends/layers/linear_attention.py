@@ -22,14 +22,14 @@ _AXES = {"q": "g d", "k": "g d", "v": "g r u", "z": "g r u", "b": "g r", "a": "g
 
 @dataclass(frozen=True)
 class DeltaNet:
-    """Heads whose states forget by a gate and write by the delta rule.
+    """Heads with states that decay by a gate and are updated by the delta rule.
 
-    `projections` are what checkpoints call those to q, k, v, the output's gate z, the strength b of a write
-    and the decay a: each a module, in how many blocks it stacks them, and the parts. Two modules, one after
-    the other, have a rank of `key_dim` between them. There is one convolution of q, k and v, or one of each
-    `{part}`. A decay is of each head or of each element of its keys, as its axes `decays` say. With
-    `negative`, strengths go up to 2. The output is normalized, by head, as of block `norm_block`, and gated
-    by the `gate` of z.
+    - `projections`: The modules for q, k, v, the output gate z, the write strength b and the decay a, each
+      with its number of blocks and its parts. Two modules in sequence have a rank of `key_dim`.
+    - The convolution covers q, k and v together, or each `{part}` separately.
+    - `decays`: The axes of decays: per head, or per element of its keys.
+    - `negative`: Write strengths go up to 2.
+    - `norm_block`, `gate`: The output is normalized per head and gated by the activation `gate` of z.
     """
 
     key_heads: int
@@ -51,7 +51,6 @@ class DeltaNet:
     gate: str = "silu"
 
     def build(self, blocks: Blocks, x: Value) -> Value:
-        """Of normed hidden states, what is added to them."""
         sizes = {"g": self.key_heads, "r": self.value_heads // self.key_heads}
         sizes |= {"d": self.key_dim, "u": self.value_dim, "k": self.key_dim, "w": self.taps}
         at, b = blocks.sized(**sizes), blocks.b
@@ -70,7 +69,7 @@ class DeltaNet:
             return at.linear(y, "b t g r u", "g r u h", "b t h", "out_proj", f"{self.module}.{self.out}")
 
     def _rows(self, at: Blocks, x: Value) -> dict[str, Value]:
-        """What each part is projected to."""
+        """The projection of each part."""
         rows: dict[str, Value] = {}
         for modules, count, letters in self.projections:
             *low, module = modules.split()
@@ -93,7 +92,7 @@ class DeltaNet:
             return result
 
     def _gates(self, at: Blocks, rows: dict[str, Value]) -> tuple[Value, Value, Value]:
-        """The logarithm of the decay, the strength of a write, and what gates the output."""
+        """The logarithm of the decay, the write strength, and the output gate."""
         b, own = at.b, f"{self.module}."
         a_log = at.weight("g r", "A_log", f"{own}A_log")
         bias = at.weight(self.decays, "dt_bias", f"{own}dt_bias")
@@ -113,7 +112,7 @@ class DeltaNet:
 
 
 def kda(heads: int, size: int, taps: int, *, eps: float) -> DeltaNet:
-    """Kimi's: a decay of each element of keys and a gate of the output, both of low rank."""
+    """Kimi Delta Attention: a decay for each element of keys and an output gate, both low-rank."""
     low = ("f_a_proj f_b_proj", 1, "a"), ("g_a_proj g_b_proj", 1, "z")
     return DeltaNet(
         *(heads, heads, size, size, taps, eps),
@@ -135,7 +134,7 @@ _WIDE = "g r d"
 
 @dataclass(frozen=True)
 class Lightning:
-    """Heads that a state each keeps, normalized together and gated; `layers` are all of the model's."""
+    """Heads with one state each, normalized together and gated; `layers` is the model's number of layers."""
 
     kind: ClassVar[str] = "lightning"
     block: ClassVar[str] = "attention"
@@ -147,7 +146,6 @@ class Lightning:
     module: str = "self_attn"
 
     def build(self, blocks: Blocks, x: Value) -> Value:
-        """Of normed hidden states, what is added to them."""
         at = blocks.sized(g=1, r=self.heads, d=self.head_dim, u=self.head_dim)
         b, module = blocks.b, self.module
         with b.block(self.block):

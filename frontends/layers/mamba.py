@@ -16,9 +16,9 @@ from .blocks import Blocks, Norm
 
 @dataclass(frozen=True)
 class Mamba:
-    """Mamba (arXiv:2312.00752): `channels` of a state of `state` numbers each, with steps of low `rank`.
+    """Mamba (arXiv:2312.00752): `channels` with a state of `state` numbers each, and steps of low `rank`.
 
-    With a `norm`, steps and what goes in and out of the state are normalized.
+    With a `norm`, steps and the inputs and outputs of the state are normalized.
     """
 
     kind: ClassVar[str] = "mamba"
@@ -34,7 +34,6 @@ class Mamba:
     module: str = "mixer"
 
     def build(self, blocks: Blocks, x: Value) -> Value:
-        """Of normed hidden states, what is added to them."""
         at = blocks.sized(f=self.channels, n=self.state, k=self.rank, w=self.taps)
         b, module = blocks.b, self.module
         with b.block(self.block):
@@ -57,11 +56,11 @@ class Mamba:
 
 @dataclass(frozen=True)
 class Mamba2:
-    """Mamba-2 (arXiv:2405.21060): `heads` in `groups` that share what goes in and out of their states.
+    """Mamba-2 (arXiv:2405.21060): `heads` in `groups` that share the projections b and c of their states.
 
-    The output goes through a gate and then RMSNorm of each group (`gated`), or that before the gate
-    (`before`), or through the gate alone (""). Steps are `least` long. The projections of the input, to gate,
-    x, b, c and steps, are scaled by `scales`.
+    The output passes through a gate and then RMSNorm per group (`gated`), through the norm first (`before`),
+    or through the gate only (""). `least` is the smallest step. `scales` multiply the projections to gate, x,
+    b, c and steps.
     """
 
     kind: ClassVar[str] = "mamba2"
@@ -82,7 +81,6 @@ class Mamba2:
     out_bias: bool | None = None  # unlike `bias`
 
     def build(self, blocks: Blocks, x: Value) -> Value:
-        """Of normed hidden states, what is added to them."""
         sizes = {"g": self.groups, "r": self.heads // self.groups, "d": self.head_dim, "n": self.state}
         at, b, module = blocks.sized(**sizes, w=self.taps), blocks.b, self.module
         wide = "g r d"
@@ -130,7 +128,7 @@ class Mamba2:
 
 @dataclass(frozen=True)
 class ShortConv:
-    """c · conv(b · x) over the last `taps` tokens, gated before and after by what the input projects to."""
+    """c · conv(b · x) over the last `taps` tokens; b and c are gates from the input projection."""
 
     kind: ClassVar[str] = "conv"
     block: ClassVar[str] = "conv"
@@ -141,7 +139,6 @@ class ShortConv:
     module: str = "conv"
 
     def build(self, blocks: Blocks, x: Value) -> Value:
-        """Of normed hidden states, what is added to them."""
         at, b, module = blocks.sized(f=self.channels, w=self.taps), blocks.b, self.module
         with b.block(self.block):
             parts = dict.fromkeys(("b_proj", "c_proj", "x_proj"), "h f")
@@ -157,21 +154,19 @@ class ShortConv:
 
 @dataclass(frozen=True)
 class ParallelMixers:
-    """Two mixers of the same hidden states, whose outputs are added; what goes in and out may be scaled."""
+    """Two mixers of the same hidden states with summed outputs; inputs and outputs may be scaled."""
 
     one: Mamba2
     other: Attention
-    into: float = 1.0  # of the other
+    into: float = 1.0  # for `other`
     out: tuple[float, float] = (1.0, 1.0)
     block: str = "attention"
 
     @property
     def kind(self) -> str:
-        """Those of both."""
         return f"{self.one.kind}_{self.other.kind}"
 
     def build(self, blocks: Blocks, x: Value) -> Value:
-        """Of normed hidden states, what is added to them."""
         found = []
         for mixer, into, out in ((self.one, 1.0, self.out[0]), (self.other, self.into, self.out[1])):
             with blocks.b.block(mixer.block):

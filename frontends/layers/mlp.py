@@ -12,21 +12,23 @@ from .blocks import Blocks
 
 
 def _clamp(numbers: tuple[float, ...]) -> dict[str, Any]:
-    """As attributes of the op."""
+    """The attributes of the op."""
     return dict(zip(("limit", "slope", "offset"), numbers, strict=False))
 
 
-_GATED = ("gate_proj", "up_proj", "down_proj")  # what most call the matrices of a gated MLP
+_GATED = ("gate_proj", "up_proj", "down_proj")  # the most common names of the matrices of a gated MLP
 
 
 @dataclass(frozen=True)
 class Mlp:
-    """down(act(gate(x)) · up(x)), which checkpoints call `module`; its ops' names begin with `prefix`.
+    """down(act(gate(x)) · up(x)), stored as `module` in checkpoints; its ops' names begin with `prefix`.
 
-    `matrices` are what they call gate, up and down; two of them are up and down of down(act(up(x))), without
-    a gate. `activation` is an opcode; numbers that it learns are called `learned` there. What is activated
-    and what comes out are scaled by `scales`. With a `clamp`, act and the product are those of `clamped_glu`:
-    limit, slope and offset. With a `sparsity`, of what is activated only the largest share is not 0.
+    - `matrices`: The names of gate, up and down. Two names are up and down of down(act(up(x))), without a
+      gate.
+    - `activation`: An opcode; `learned` names its parameters.
+    - `scales`: The factors of the activation's result and of the output.
+    - `clamp`: Limit, slope and offset of `clamped_glu`, which replaces act and product.
+    - `sparsity`: The share of activations that is set to 0, all but the largest.
     """
 
     intermediate: int
@@ -47,7 +49,6 @@ class Mlp:
         return "sparse" if self.sparsity else "dense"
 
     def build(self, blocks: Blocks, x: Value) -> Value:
-        """Of normed hidden states, what is added to them."""
         b, at, own = blocks.b, blocks.sized(f=self.intermediate, a=1), self.prefix
         *gate, up, down = self.matrices
 
@@ -80,14 +81,15 @@ class Mlp:
 
 @dataclass(frozen=True)
 class Routing:
-    """How tokens choose experts: by an activation of the router's logits, or softmax, the largest of them.
+    """The choice of experts: the largest values of an activation of the router's logits, or of softmax.
 
-    With `normalize` the weights of those chosen add up to one, as by a softmax over their logits alone; they
-    are multiplied by `scale`. Of `groups` of experts those `kept` are chosen from whose `best` largest scores
-    sum highest. A `correction`, so called in checkpoints, is added for the choice alone; it is a buffer or,
-    if `learned`, a parameter; either is in fp32. With a `jitter` two are chosen as `sparse_mixer` does; by a
-    `table`, so called in checkpoints, of so many `rows`, a token's id chooses. The weights of those chosen
-    are scaled by what checkpoints call `expert_scale`, one for each expert.
+    - `normalize`, `scale`: The weights of chosen experts are divided by their sum and multiplied by `scale`.
+    - `groups`, `kept`, `best`: Experts come from the `kept` of `groups` groups with the largest sum of `best`
+      scores.
+    - `correction`: The name of an fp32 bias for the choice only: a buffer, or a parameter if `learned`.
+    - `jitter`: Choose two experts as `sparse_mixer` does.
+    - `table`, `rows`: The name and size of a table that chooses by token id.
+    - `expert_scale`: The name of a factor per expert for the weights.
     """
 
     score: str = "softmax"
@@ -126,21 +128,23 @@ class Routing:
 
 
 def expert_tensor_names(*matrices: str) -> tuple[str, ...]:
-    """What checkpoints that store each expert by itself call its matrices."""
+    """The names of an expert's matrices in checkpoints that store each expert separately."""
     return tuple(f"experts.{{expert}}.{name}.weight" for name in matrices or _GATED)
 
 
 @dataclass(frozen=True)
 class Moe:
-    """`count` experts, of which each token goes through `chosen`; outputs are summed by routing weight.
+    """`count` experts; each token uses `chosen` of them, and outputs are summed by routing weight.
 
-    `module` is what checkpoints call it, `router` the module that the choice is by, `matrices` and `biases`
-    gate, up and down of the experts, or up and down alone. With a `clamp` the product of gate and up is that
-    of `clamped_glu`: limit, slope, offset; with `scaled_inputs` weights scale what goes to experts, not what
-    they give. All tokens go through the `shared` one, whose output is scaled by a gate if checkpoints have
-    one, called `shared_gate`. Experts may see hidden states by a `norm` of theirs, and the router by a scaled
-    one, of the weight `router_scale`. With a `latent` size, one product takes hidden states into the experts'
-    space and another takes the experts' sum back (LatentMoE): the modules `latent_projections`.
+    - `module`, `router`, `matrices`, `biases`: Names in checkpoints. The matrices are gate, up and down, or
+      up and down.
+    - `clamp`: Limit, slope and offset of `clamped_glu`, which replaces the product of gate and up.
+    - `scaled_inputs`: Routing weights scale the inputs of experts instead of the outputs.
+    - `shared`, `shared_gate`: An expert for all tokens, and the name of its output gate.
+    - `norm`, `router_scale`: A separate norm of the experts' inputs, and the weight of the router's scaled
+      norm.
+    - `latent`, `latent_projections`: The size and modules of a smaller space in which the experts compute
+      (LatentMoE).
     """
 
     block: ClassVar[str] = "routed_experts"
@@ -171,7 +175,6 @@ class Moe:
         return "hash_moe" if self.routing.table else "moe"
 
     def build(self, blocks: Blocks, x: Value) -> Value:
-        """Of normed hidden states, what is added to them."""
         if not self.shared:
             return self._routed(blocks, x)
         b, always, routed = blocks.b, self.shared.build(blocks, x), self._routed(blocks, x)
@@ -207,11 +210,11 @@ class Moe:
             return total
 
     def _named(self, part: str) -> str:
-        """What checkpoints call a part of it."""
+        """The name of a part in checkpoints."""
         return f"{self.module}.{part}".lstrip(".")
 
     def _scaled(self, at: Blocks, x: Value) -> Value:
-        """What the router sees, of rows whose squares sum to 1 before the weight."""
+        """The input of the router: rows normalized to a square sum of 1, times a weight."""
         weight = at.weight("h", "router_scale", self._named(self.router_scale))
         normed = at.b.rms_norm(x, weight, eps=at.normal.eps, name="router_norm")
         return at.scale(normed, at.hidden**-0.5, "router_root")
@@ -247,8 +250,10 @@ class Moe:
 
 @dataclass(frozen=True)
 class ParallelMlpMoe:
-    """A dense MLP and experts side by side, each between norms of its own: those before and after the MLP,
-    and after the experts (Gemma 4).
+    """A dense MLP and experts in parallel, each with separate norms: before and after the MLP, after the
+    experts.
+
+    Gemma 4 uses it.
     """
 
     kind: ClassVar[str] = "moe"
@@ -259,7 +264,6 @@ class ParallelMlpMoe:
     norms: tuple[str, str, str]
 
     def build(self, blocks: Blocks, x: Value) -> Value:
-        """Of hidden states, what is added to them."""
         before, after, behind = self.norms
         dense = self.mlp.build(blocks, blocks.norm(x, "post_norm", before))
         dense = blocks.norm(dense, "dense_norm", after)

@@ -29,17 +29,17 @@ _MOST_LAYERS = 10_000
 
 
 def layer_norm(config: Config, key: str, *, learns: tuple[str, ...] = ("weight", "bias")) -> Norm:
-    """A norm with a mean, whose epsilon is `key`, by default that of torch."""
+    """A LayerNorm with the epsilon in `key`, by default torch's."""
     return Norm(config.number(key, 1e-5), "layer_norm", learns)
 
 
 def layers(config: Config) -> int:
-    """How many layers there are; the deepest published models have some hundred."""
+    """The number of layers; the deepest published models have some hundred."""
     return config.integer("num_hidden_layers", maximum=_MOST_LAYERS)
 
 
 def kinds(config: Config, default: Iterable[str], *known: str) -> tuple[str, ...]:
-    """By layer, what `layer_types` says, or else the `default`; one that is not `known` is refused."""
+    """The kind of each layer by `layer_types`, or the `default`; only `known` kinds are allowed."""
     found = config.texts("layer_types") or tuple(default)
     if len(found) != layers(config):
         raise config.error("layer_types", f"{len(found)} kinds for {layers(config)} layers")
@@ -51,7 +51,7 @@ def kinds(config: Config, default: Iterable[str], *known: str) -> tuple[str, ...
 
 
 def widths(config: Config) -> tuple[int, ...]:
-    """By layer the width of its MLP: `intermediate_size` is one for all, or one for each."""
+    """The MLP width of each layer: `intermediate_size` is one number for all, or one for each."""
     key, count = "intermediate_size", layers(config)
     several = isinstance(config.fields.get(key), list | tuple)
     found = config.integers(key) if several else (config.integer(key),) * count
@@ -74,7 +74,7 @@ def heads(config: Config, kv_default: int | None, head_dim_default: int | None) 
 
 
 def _optional_integer(config: Config, key: str, default: int | None) -> int | None:
-    """An integer or null; where absent, the family's default, which is noted."""
+    """An integer or null; an absent field has the family's default, which is noted."""
     if default is None or key in config:
         return config.optional_integer(key)
     return config.assumed(key, default)
@@ -92,9 +92,9 @@ def attention(
     bias: bool = False,
     **differences: Any,
 ) -> Attention:
-    """What llama-like configs say of it; `differences` are the family's own fields of `Attention`.
+    """Read the attention of Llama-like configs; `differences` are the family's own fields of `Attention`.
 
-    With `bias` all four projections have one.
+    With `bias`, all four projections have a bias.
     """
     if bias:
         differences |= {"qkv_bias": True, "out_bias": True}
@@ -120,7 +120,7 @@ def interleaved(mixer: Attention) -> Attention:
 
 
 def mlp_kinds(config: Config, default: Iterable[str], *known: str) -> tuple[str, ...]:
-    """By layer, what `mlp_layer_types` says, or else the `default`; one that is not `known` is an error."""
+    """The kind of each layer's MLP by `mlp_layer_types`, or the `default`; only `known` kinds are allowed."""
     count, key = layers(config), "mlp_layer_types"
     found = config.texts(key) or tuple(default)
     if len(found) != count or not {*found} <= {*known}:
@@ -129,13 +129,13 @@ def mlp_kinds(config: Config, default: Iterable[str], *known: str) -> tuple[str,
 
 
 def has_experts(config: Config, first: int) -> tuple[bool, ...]:
-    """Whether each layer has experts: as `mlp_layer_types` says, or all but the `first`."""
+    """Whether each layer has experts, by `mlp_layer_types`, or in all layers except the `first`."""
     default = ("dense" if i < first else "sparse" for i in range(layers(config)))
     return tuple(kind == "sparse" for kind in mlp_kinds(config, default, "dense", "sparse"))
 
 
 def window(config: Config, default: int | None, *, acts: bool = True) -> str:
-    """The mask that `sliding_window` says: absent it is the family's default, and null is none."""
+    """The mask of `sliding_window`: absent means the family's default, null means no window."""
     key = "sliding_window"
     width = config.optional_integer(key, 0) if key in config else default
     if width == 0 and acts:
@@ -144,7 +144,7 @@ def window(config: Config, default: int | None, *, acts: bool = True) -> str:
 
 
 def sliding_layers(config: Config, default: Callable[[int], bool]) -> tuple[bool, ...]:
-    """Whether each layer has a window, as `layer_types` says; where it is absent, as the family does."""
+    """Whether each layer has a window, by `layer_types` or the family's default."""
     count, kinds = layers(config), config.texts("layer_types")
     if len(kinds) == count:
         return tuple(kind == "sliding_attention" for kind in kinds)
@@ -152,11 +152,11 @@ def sliding_layers(config: Config, default: Callable[[int], bool]) -> tuple[bool
 
 
 def all_but_every(count: int) -> Callable[[int], bool]:
-    """Of layers all slide but each `count`-th, as most families have them; with 0 none does."""
+    """A predicate that is true for all layers except each `count`-th, and false for all with 0."""
     return lambda layer: count > 0 and (layer + 1) % count > 0
 
 
-# The opcodes of what configs call activations, as transformers' ACT2FN has them.
+# Opcodes by the names of activations in configs, as in transformers' ACT2FN.
 _ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_fast": "gelu_tanh",
@@ -190,7 +190,7 @@ _NORMS = Norms()
 def layer_pairs(
     mixers: Iterable[Sublayer], mlps: Iterable[Sublayer], norms: Norms = _NORMS, **differences: Any
 ) -> tuple[Layer, ...]:
-    """A layer for each two; of the same two it is one object, which takes no time to tell from others.
+    """A layer for each pair of mixer and MLP; equal pairs share one object, for fast comparison.
 
     `differences` are fields of `Layer`.
     """
@@ -202,7 +202,7 @@ def layer_pairs(
 
 
 def drafts(config: Config, key: str = "num_nextn_predict_layers") -> None:
-    """Layers that predict further tokens, which the model runs without: a note says so."""
+    """Add a note on multi-token prediction layers, which are not modeled here."""
     if count := config.optional_integer(key, 0):
         config.note(f"layers that predict further tokens, {count} here, are not modelled")
 
@@ -210,9 +210,9 @@ def drafts(config: Config, key: str = "num_nextn_predict_layers") -> None:
 def draft(
     config: Config, layer: Layer, key: str = "num_nextn_predict_layers", names: tuple[str, ...] = ()
 ) -> Draft | None:
-    """A layer that predicts a further token, with the `names` of `Draft`, by default DeepSeek-V3's.
+    """The multi-token prediction layer, with the `names` of `Draft`, by default DeepSeek-V3's.
 
-    None where there is none, or are several, which a note says.
+    None without one, or with several, which adds a note.
     """
     if config.optional_integer(key, 0) != 1:
         drafts(config, key)
@@ -256,7 +256,7 @@ def decoder(
     norm: Norm | None = None,
     **differences: Any,
 ) -> Decoder:
-    """What llama-like configs have in common beside their layers; `differences` are fields of `Decoder`."""
+    """Build the decoder of a Llama-like config around its layers; `differences` are fields of `Decoder`."""
     mixers = [layer.mixer for layer in layers if isinstance(layer.mixer, Attention)]
     if len(mixers) == len(layers) and not any(mixer.blocks for mixer in mixers):
         config.every("layer_types", *(f"{mixer.sees}_attention" for mixer in mixers))
@@ -275,7 +275,7 @@ def decoder(
 
 
 def untied(config: Config, found: Decoder) -> Decoder:
-    """The decoder with a head of its own, whatever `tie_word_embeddings` says.
+    """The decoder with a separate head, independent of `tie_word_embeddings`.
 
     For classes with an empty `_tied_weights_keys` in transformers.
     """

@@ -22,7 +22,7 @@ _THETA, _TRAINED, _POSITIONS = "rope_theta", "original_max_position_embeddings",
 
 @dataclass(frozen=True)
 class _RopeConfig:
-    """What a config says: the object for the positions, and the lengths that scalings start from."""
+    """The fields of rotary positions: the config, its object for positions, and unscaled lengths."""
 
     config: Config
     inner: Config
@@ -33,7 +33,7 @@ class _RopeConfig:
 
     @property
     def trained(self) -> float:
-        """The length before stretching; beside the object it counts as in it."""
+        """The length before scaling, from the object or from the outer config."""
         return _agreed(self.config, self.inner, _TRAINED, self.positions, self.own)
 
     def factor(self) -> float:
@@ -89,10 +89,10 @@ def ropes(
     share: float | None = None,
     default: Mapping[str, object] = _NOTHING,
 ) -> tuple[Rope, Rope]:
-    """Those of layers with a window, and of others: an object each in `rope_parameters`.
+    """The rotary positions of layers with a window, and of the others, from objects in `rope_parameters`.
 
-    In the old spelling only others are stretched. `local` and `theta` are the bases where none is stated, and
-    `default` is the object where there is none.
+    In the old spelling only the others are scaled. `local` and `theta` are the default bases, and `default`
+    is the object if there is none.
     """
     params = config.nested("rope_parameters")
     if default and params is None:
@@ -113,14 +113,14 @@ def ropes(
 
 
 def multimodal_axes(config: Config) -> None:
-    """Of a model that sees images, how their positions lie: those of text are alike on all axes."""
+    """Ignore the layout of image positions; text has equal positions on all axes."""
     for key in ("rope_scaling", "rope_parameters"):
         if inner := config.nested(key):
             inner.ignore("mrope_section", "mrope_interleaved")
 
 
 def _part(config: Config, inner: Config, head_dim: int, share: float | None) -> int:
-    """How many elements of a head have positions."""
+    """The number of elements of a head with positions."""
     if share is None:
         for view in (config, inner):
             view.unmodelled(_SHARE, (None, 1.0), "rotary positions on part of a head")
@@ -132,7 +132,7 @@ def _part(config: Config, inner: Config, head_dim: int, share: float | None) -> 
 
 
 def score_factor(config: Config, rope: Rope) -> float:
-    """What latent attention multiplies scores by on stretched positions, as `mscale_all_dim` says."""
+    """The factor of latent attention's scores at scaled positions, from `mscale_all_dim`."""
     mscale = _object(config).fields.get("mscale_all_dim")
     if rope.scaling != "yarn" or not isinstance(mscale, int | float) or not mscale:
         return 1.0
@@ -140,7 +140,7 @@ def score_factor(config: Config, rope: Rope) -> float:
 
 
 def amplitude(factor: float, mscale: float) -> float:
-    """By how much attention is sharper on positions that are stretched so far (arXiv:2309.00071, eq. 22)."""
+    """The attention factor for positions scaled by `factor` (arXiv:2309.00071, eq. 22)."""
     return 0.1 * mscale * math.log(factor) + 1 if factor > 1 else 1.0
 
 
@@ -159,7 +159,7 @@ def _object(config: Config) -> Config:
 
 
 def _agreed(config: Config, inner: Config, key: str, default: float, own: float | None = None) -> float:
-    """A number that may stand in the object or beside it; an error if it does in both and differs."""
+    """A number from the object or the outer config; ConfigError if both set it and differ."""
     values = [view.number(key) for view in (inner, config) if key in view]
     values += [own] if own is not None and key not in config else []
     if len(set(values)) > 1:
@@ -170,7 +170,7 @@ def _agreed(config: Config, inner: Config, key: str, default: float, own: float 
 def _kind(inner: Config) -> str:
     spellings = [key for key in ("rope_type", "type") if key in inner]
     names = [inner.text(key) for key in spellings]
-    if "mrope_section" in inner:  # positions along three axes, which of text are alike
+    if "mrope_section" in inner:  # positions along three axes, which are equal for text
         names = ["default" if name == "mrope" else name for name in names]
     if len(set(names)) > 1:
         raise inner.error("type", f"{show(names[1])} contradicts rope_type {show(names[0])}")
@@ -189,7 +189,7 @@ def _none(stated: _RopeConfig) -> tuple[float, ...]:
 
 def _linear(stated: _RopeConfig) -> tuple[float, ...]:
     for view in (stated.config, stated.inner):
-        view.ignore(_TRAINED)  # all positions are stretched alike
+        view.ignore(_TRAINED)  # all positions are scaled equally
     return (stated.inner.number("factor"),)
 
 

@@ -14,10 +14,11 @@ from .mlp import Mlp
 
 @dataclass(frozen=True)
 class SharedBlock:
-    """Attention and an MLP, of hidden states and the embedding side by side; all its layers name one tensor.
+    """Attention and an MLP over the hidden states concatenated with the embedding; all uses share the
+    weights.
 
-    `stem` is what checkpoints call it, `norms` those before both, and `out` what a layer has of its own: a
-    product of what comes out. So are its `adapters`, of a `rank`: to products of a module another one adds.
+    `stem` is its name in checkpoints, and `norms` are the norms before both parts. Each use has a separate
+    output projection `out`, and separate `adapters` of rank `rank` for products of the block.
     """
 
     kind: ClassVar[str] = "shared"
@@ -32,7 +33,7 @@ class SharedBlock:
     out: str = "linear"
 
     def build(self, blocks: Blocks, x: Value) -> Value:
-        """Of hidden states, what is added to them; the embedding is given too."""
+        """Build the summand for the hidden states; the embedding is a second input."""
         b, sizes = blocks.b, {**blocks.sizes, "s": 2, "k": self.rank, "j": blocks.sizes["h"]}
         at = Blocks(b, blocks.dtype, blocks.normal, self.stem, **sizes)
         at.adapters = dict(self.adapters)

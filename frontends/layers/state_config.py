@@ -25,9 +25,9 @@ _MLP = {"feed_forward.gate_up_proj": "feed_forward.gate_up_proj_adapter_list"}
 
 
 def shared_blocks(config: Config, uses: Sequence[int]) -> list[SharedBlock]:
-    """The blocks that layers of the numbers in `uses` have in turn: an MLP after attention of both inputs.
+    """The shared blocks of the layers in `uses`, in turn: an MLP after attention over both inputs.
 
-    Checkpoints hold each where it is used first, and beside each the adapters of all its uses.
+    Checkpoints store each block at its first use, together with the adapters of all its uses.
     """
     use = f"{{layer:{'.'.join(map(str, uses))}}}"
     adapters = tuple((module, f"{adapter}.{use}") for module, adapter in _adapters(config).items())
@@ -42,7 +42,7 @@ def shared_blocks(config: Config, uses: Sequence[int]) -> list[SharedBlock]:
 
 
 def _adapters(config: Config) -> dict[str, str]:
-    """Modules of a block, and the lists of what adapts them in each layer."""
+    """The modules of a block, and the lists of their adapters by layer."""
     config.unmodelled("use_shared_mlp_adapter", (None, True), "MLPs that no layer adapts")
     if not config.flag("use_shared_attention_adapter", False):
         return _MLP
@@ -52,7 +52,7 @@ def _adapters(config: Config) -> dict[str, str]:
 
 
 def _attention(config: Config) -> Attention:
-    """Heads are twice as large as usual, and their scores are scaled as if they were not."""
+    """Heads of twice the common size, with scores scaled for the common size."""
     hidden, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
     size = 2 * hidden // heads
     due = {"attention_hidden_size": 2 * hidden, "attention_head_dim": size}
@@ -67,7 +67,7 @@ def _attention(config: Config) -> Attention:
 
 # --- Delta nets ---
 
-_KIMI = (  # beside the object of them, or in it
+_KIMI = (  # outside the object of the linear layers, or inside
     ("linear_num_heads", "num_heads", 32),
     ("linear_head_dim", "head_dim", 128),
     ("linear_conv_kernel_dim", "short_conv_kernel_size", 4),
@@ -82,7 +82,9 @@ def delta_net(
     projections: tuple[tuple[str, int, str], ...],
     **differences: Any,
 ) -> DeltaNet:
-    """With heads of keys and of values, and their sizes; `differences` are further fields of `DeltaNet`."""
+    """Read a DeltaNet with given heads of keys and values and their sizes; `differences` are its other
+    fields.
+    """
     keys, values = heads
     if values % keys:
         raise config.error("linear_num_value_heads", f"{values} is no multiple of {keys} key heads")
@@ -91,7 +93,7 @@ def delta_net(
 
 
 def qwen_delta(config: Config, stacks: tuple[str, ...], *, by_head: bool) -> DeltaNet:
-    """Qwen's, whose projections are so stacked: by key head, or not."""
+    """Read Qwen's DeltaNet; its projections are stacked by key head or not."""
     keys, values = config.integer("linear_num_key_heads", 16), config.integer("linear_num_value_heads", 32)
     sizes = config.integer("linear_key_head_dim", 128), config.integer("linear_value_head_dim", 128)
     projections = tuple((f"in_proj_{parts}", keys if by_head else 1, parts) for parts in stacks)
@@ -120,7 +122,7 @@ STANDALONE = {
 
 
 def channels(config: Config) -> int:
-    """Those of a scan: so many times the hidden size."""
+    """The channels of a scan: a multiple of the hidden size."""
     return config.integer("mamba_expand", 2) * config.integer("hidden_size")
 
 
@@ -147,9 +149,9 @@ def mamba2(
     state: int = 256,
     **differences: Any,
 ) -> Mamba2:
-    """Of `inner` channels, or as many as heads have; what follows are a class's defaults.
+    """Read a Mamba-2 with `inner` channels, by default those of the heads; the other arguments are defaults.
 
-    Without one for their size, heads have what is theirs of the channels.
+    Without a default for the size, the channels are divided among the heads.
     """
     heads, groups = config.integer("mamba_n_heads", heads), config.integer("mamba_n_groups", groups)
     if heads % groups:

@@ -1,4 +1,4 @@
-"""Vision towers beside a language model, as the phase `encode`, and the reader of SigLIP configs.
+"""Vision towers of language models, as the phase `encode`, and the reader of SigLIP configs.
 
 Absent fields have the defaults of transformers.
 """
@@ -25,11 +25,11 @@ from .parts import activation, layers
 
 @dataclass(frozen=True)
 class VisionTower:
-    """A vision transformer, and the projection of what it gives into the language model's embeddings.
+    """A vision transformer, and the projection of its output into the language model's embeddings.
 
-    Of each image there are `patches`, of `side` pixels by as many, each with a learned position. `module` is
-    what checkpoints call it, `projector` the two products with an activation between, and `newline` the row
-    that ends an image, if there is one.
+    Each image has `patches` of `side` × `side` pixels, each with a learned position. `module` is its name in
+    checkpoints, `projector` the two products around an activation, and `newline` the row that ends an image,
+    if there is one.
     """
 
     hidden: int
@@ -57,7 +57,7 @@ class VisionTower:
         stack = LayerStack(kinds, inner, self.hidden, language.dtype, self.norm)
         x = stack.build(at.beside, x)
         with b.block("norm"):
-            for what in self.norm.learns:  # of a norm whose result a language model does not take
+            for what in self.norm.learns:  # a norm with an unused result
                 at.weight("h", f"last_norm.{what}", f"post_layernorm.{what}")
         to = Blocks(b, language.dtype, self.norm, "", h=self.hidden, j=language.hidden, n=1)
         with b.block("projector"):
@@ -73,14 +73,14 @@ class VisionTower:
 
 @dataclass(frozen=True)
 class Multimodal:
-    """A language model whose prompts may have images, in the places of the token `image`."""
+    """A language model with image inputs at the positions of the token `image`."""
 
     language: Decoder
     tower: VisionTower
     image: int
 
     def program(self, logits: str, apart: tuple[Hashable, ...] = ()) -> Program:
-        """The language model, beside which the tower is the phase that encodes."""
+        """The language model, with the tower as its phase `encode`."""
         text = self.language.program(logits, apart)
         facts = {**text.facts, "image_token": self.image}
         encode = self.tower.program(self.language).replace(facts=facts)
@@ -91,7 +91,7 @@ class Multimodal:
 
 
 def siglip(config: Config) -> VisionTower:
-    """SiglipVisionModel without its head, whose projector is to be said yet."""
+    """Read a SiglipVisionModel without its head; the caller sets the projector."""
     config.fill(hidden_size=768, intermediate_size=3072, num_hidden_layers=12, num_attention_heads=12)
     config.unmodelled("model_type", ("siglip_vision_model",), "another tower")
     config.unmodelled("vision_use_head", (False,), "a head that pools, which encoding images leaves out")

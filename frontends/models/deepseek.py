@@ -51,7 +51,7 @@ _V32: Mapping[str, _Row] = {
         *(129280, 163840, 1e4),
     ),
 }
-_FOUND_AT = {  # where the repository has another name
+_FOUND_AT = {  # names of repositories that differ
     "DeepSeek-V2-Lite-16B": "deepseek-ai/DeepSeek-V2-Lite",
     "DeepSeek-V2-236B": "deepseek-ai/DeepSeek-V2",
     "Moonlight-16B-A3B": "moonshotai/Moonlight-16B-A3B",
@@ -123,7 +123,7 @@ _STORED = {
         "weight_block_size": [128, 128],
     }
 }
-# Kimi-K2-Thinking was trained with routed experts of 4 bits: 594 GB in all.
+# Kimi-K2-Thinking was trained with 4-bit routed experts: 594 GB in total.
 _STORED_4 = {
     "quantization_config": {
         "quant_method": "compressed-tensors",

@@ -2,7 +2,8 @@
 
 Shapes: the released configs. Totals: transformers' classes on the meta device (`scripts/preset_totals.py`).
 For Gemma 3n these equal the checkpoints on huggingface.co/google without the towers, 983,281,504 parameters,
-and without k, v and the norm of k in layers that read another layer's keys: these are stored and not used.
+and without k, v and the norm of k in layers that read another layer's keys: the checkpoints store these
+unused weights.
 """
 
 from __future__ import annotations
@@ -75,12 +76,12 @@ _MODELS: Mapping[str, tuple[int, Mapping[str, object], tuple[int | None, ...]]] 
     ),
     "Gemma-4-31B": (30_697_345_280, _LARGE, (60, 5376, 21504, 32, 16, 0, 4, 1024, 262144)),
 }
-# layers, width, layers without keys of their own
+# layers, width, layers that use earlier keys
 _ELASTIC = {"Gemma-3n-E2B": (4_435_182_688, 30, 8192, 10), "Gemma-3n-E4B": (6_835_235_568, 35, 16384, 15)}
 
 
 def _types(layers: int, every: int) -> list[str]:
-    """A window in all layers but each so many-th."""
+    """A window in all layers except each `every`-th."""
     return ["full_attention" if i % every == every - 1 else "sliding_attention" for i in range(layers)]
 
 

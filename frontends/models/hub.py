@@ -10,7 +10,7 @@ import os
 import re
 from pathlib import Path
 
-_ID = re.compile(r"[\w.-]{1,96}(/[\w.-]{1,96})?")  # what the hub takes as the id of a model
+_ID = re.compile(r"[\w.-]{1,96}(/[\w.-]{1,96})?")  # a valid model id of the hub
 
 
 def cache() -> Path:

@@ -2,7 +2,7 @@
 
 Shapes: table 1 of "Mistral 7B" (arXiv:2310.06825), of "Mixtral of Experts" (arXiv:2401.04088) and the
 released configs. Totals: the checkpoints on huggingface.co/mistralai. The shapes of Mistral Small 4 are the
-defaults of transformers 5.23 and its total is that of this class; the publisher states 119B.
+defaults of its class in transformers 5.23, and so is its total; the publisher states 119B.
 """
 
 from __future__ import annotations

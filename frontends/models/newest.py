@@ -1,11 +1,11 @@
 """Models with selected or compressed keys: GLM-5, DeepSeek-V4-Flash, MiniMax-M3; and GLM-4.7-Flash.
 
-Shapes: the defaults of transformers 5.23, which are those of the released configs. Totals: parameters of
+Shapes: the defaults of transformers 5.23, which equal the released configs. Totals: parameters of
 transformers' classes on the meta device; the publishers state 744B, 284B, and 428B with a vision tower. The
-total of MiniMax-M3 implies three dense layers; that these see all keys is an assumption. MiniMax-M3 and GLM-5
-are stored in bf16 under these ids. Of DeepSeek-V4-Flash, routed experts are fp4 (two to a byte, an 8-bit
-scale for each 32), other quantized weights are fp8 in blocks, and the compressor and the scores of its index
-are not quantized.
+total of MiniMax-M3 implies three dense layers; full attention in these layers is an assumption. The
+checkpoints of MiniMax-M3 and GLM-5 with these ids are in bf16. In DeepSeek-V4-Flash, routed experts are fp4
+(two per byte, one 8-bit scale per 32), other quantized weights are fp8 in blocks, and the compressor and the
+scores of its index are not quantized.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from .preset import Preset
 
 
 class _Class(NamedTuple):
-    """A class, its type, what the columns of its rows are called, and what all of them have."""
+    """A class, its type, the fields of its rows, and the fields that all rows share."""
 
     architecture: str
     kind: str
@@ -69,7 +69,7 @@ _ROWS: tuple[tuple[_Class, tuple[tuple[Any, ...], ...]], ...] = (
             ("GPT-2-XL", "openai-community/gpt2-xl", 1_557_611_200, (48, 1600, 25, 50257, 1024)),
             # Not released: 175 billion parameters.
             ("GPT-3-175B", "", 174_604_259_328, (96, 12288, 96, 50257, 2048), {}, ("gpt3", "gpt3_175b")),
-            # Of FasterTransformer's benchmarks: docs/gpt_guide.md there, "Performance".
+            # From FasterTransformer's benchmarks: docs/gpt_guide.md there, "Performance".
             ("FT-GPT-350M", "", 355_788_800, (24, 1024, 16, 51200, 1024)),
             ("FT-GPT-1.3B", "", 1_315_557_376, (24, 2048, 32, 51200, 1024)),
             ("FT-GPT-6.7B", "", 6_658_072_576, (32, 4096, 32, 51200, 1024)),
@@ -299,7 +299,7 @@ _ROWS: tuple[tuple[_Class, tuple[tuple[Any, ...], ...]], ...] = (
     (
         _LLAMA,
         (
-            # Its layers have 4, 2 or 1 heads of keys and values; vLLM holds 4 in all (its decilm.py).
+            # Its layers have 4, 2 or 1 key/value heads; vLLM stores 4 in all (its decilm.py).
             ("DeciLM-7B-4KV", "", 7_107_514_368, (32, 4096, 32, 32000, 8192, 14336, 4)),
         ),
     ),

@@ -146,7 +146,7 @@ _ALL = (
     ("zai-org/GLM-4-9B-0414", "Glm4ForCausalLM", "glm4", 9_400_279_040, {**_GLM, "rms_norm_eps": 1e-5}),
     ("baidu/ERNIE-4.5-0.3B-PT", "Ernie4_5ForCausalLM", "ernie4_5", 360_748_032, _ERNIE),
     ("HuggingFaceTB/SmolLM3-3B", "SmolLM3ForCausalLM", "smollm3", 3_075_098_624, _SMOLLM),
-    # Of the 32B the model card states 30.95B without embeddings.
+    # The model card of the 32B model states 30.95B without embeddings.
     ("LGAI-EXAONE/EXAONE-4.0-32B", "Exaone4ForCausalLM", "exaone4", 32_003_216_384, _EXAONE_32B),
     ("LGAI-EXAONE/EXAONE-4.0-1.2B", "Exaone4ForCausalLM", "exaone4", 1_279_391_488, _EXAONE_1B),
     (

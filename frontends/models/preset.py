@@ -13,10 +13,10 @@ from llmir.base.values import Record
 class Preset(Record):
     """One published model.
 
-    `parameters` is the total its publisher states, counted over weights only (not over buffers such
-    as rotary tables), and what transformers' class has with the same config, where it has the class
-    (`scripts/preset_totals.py` compares them all). `aliases` are releases with the same weight shapes: they
-    may differ in how long a context they were tuned for. `hf_id` is empty where the hub has none.
+    `parameters` is the published total of weights (without buffers such as rotary tables). It equals the
+    total of transformers' class with this config, if the class exists (`scripts/preset_totals.py` compares
+    them all). `aliases` are releases with the same weight shapes; their context lengths may differ. `hf_id`
+    is empty if the hub lacks the model.
     """
 
     name: str

@@ -50,7 +50,7 @@ _BY_SPELLING = {spelling: preset for preset in PRESETS.values() for spelling in 
 
 
 def find(name: str) -> Preset | None:
-    """The preset of that name, Hugging Face id or alias, whatever its case, dashes and organisation.
+    """The preset with a name, Hugging Face id or alias, ignoring case, dashes and organization.
 
     >>> find("qwen/QWEN3_30b-a3b").name
     'Qwen3-30B-A3B'

@@ -1,8 +1,8 @@
 """Qwen1.5-MoE, Qwen2, Qwen2.5 and Qwen3 (text), dense and with experts.
 
 Shapes: table 1 of each technical report (arXiv:2407.10671, 2412.15115, 2505.09388) and the released configs.
-Totals: the checkpoints on huggingface.co/Qwen. Context lengths are those of the model cards, since the base
-and the Instruct configs of one size state different ones.
+Totals: the checkpoints on huggingface.co/Qwen. Context lengths come from the model cards, since the base and
+the Instruct configs of one size differ.
 """
 
 from __future__ import annotations

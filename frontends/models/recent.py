@@ -1,7 +1,7 @@
 """Apertus, K-EXAONE and other recent families.
 
-Shapes: the defaults of transformers' classes, which are those of the checkpoint that each class names; for
-Apertus table 1 of its report (arXiv:2509.14233), for K-EXAONE its model card. Totals: transformers' classes.
+Shapes: the defaults of transformers' classes, which equal the checkpoint named in each class; for Apertus
+table 1 of its report (arXiv:2509.14233), for K-EXAONE its model card. Totals: transformers' classes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Tuned and quantized releases: the preset with their sizes, and the element types of their weights.
+"""Tuned and quantized releases: the preset with their sizes, and the dtypes of their weights.
 
-Publishers add suffixes to the name of a model that they tune or quantize. The types that a suffix stands for
-are the custom of its publisher, so a note says that they are assumed; the checkpoint's own config.json states
-them exactly.
+Publishers add suffixes to the name of a model that they tune or quantize. Each publisher defines the dtypes
+behind a suffix, so a note calls them assumptions; the checkpoint's own config.json declares them exactly.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ def _group(weights: Scheme, inputs: Scheme | None = None) -> Scheme:
     return {"group_0": {"targets": ["Linear"], "weights": weights, "input_activations": inputs}}
 
 
-_LEFT: list[str] = ["lm_head", "re:.*mlp.gate$", "re:.*router"]  # the head, and what routes to experts
+_LEFT: list[str] = ["lm_head", "re:.*mlp.gate$", "re:.*router"]  # the head and the routers
 _TENSOR = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False}
 _CHANNEL = {"num_bits": 8, "type": "float", "strategy": "channel"}
 _TOKEN = {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True}
@@ -49,7 +48,8 @@ def _modelopt(algorithm: str, weights: Scheme) -> Scheme:
     return {"quant_method": "modelopt", "quant_algo": algorithm, "config_groups": groups, "ignore": _LEFT}
 
 
-# By the start of an id ("" of all) what a suffix says, as in such releases' configs; the longest counts.
+# Schemes of suffixes by the start of an id ("" for all), from the configs of these releases; the longest
+# match counts.
 _BLOCKS = {"quant_method": "fp8", "weight_block_size": [128, 128], "modules_to_not_convert": _LEFT}
 _META = [*_LEFT, "re:.*self_attn", "model.layers.0.mlp", "model.layers.125.mlp"]
 _NVIDIA = _modelopt("NVFP4", _NVFP4)
@@ -82,7 +82,7 @@ STORED: Mapping[str, Mapping[str, Scheme]] = {
 
 
 def find(name: str) -> tuple[Preset, Scheme | None] | None:
-    """The preset whose sizes a release has, and its `quantization_config` where it is stored in few bits.
+    """The preset with the sizes of a release, and its `quantization_config` if its weights are quantized.
 
     >>> preset, scheme = find("Qwen/Qwen2.5-7B-Instruct-AWQ")
     >>> preset.name, scheme["quant_method"], scheme["group_size"]
@@ -99,7 +99,7 @@ def find(name: str) -> tuple[Preset, Scheme | None] | None:
 
 
 def _tuned(name: str) -> Preset | None:
-    """That of the name without what says how it was tuned, and when."""
+    """The preset of a name without suffixes for tuning and date."""
     while shorter := _TUNED.sub("", name):
         if shorter == name:
             return None

@@ -115,7 +115,7 @@ _ALL: tuple[tuple[str, str, str, int, Mapping[str, object], tuple[str, ...]], ..
         _DEEPSEEK,
         ("deepseek-moe-16b-chat",),
     ),
-    # Less 19 × 256 numbers by which the choice of experts is corrected.
+    # Minus 19 × 256 numbers that correct the choice of experts.
     (
         "inclusionAI/Ling-mini-2.0",
         "BailingMoeV2ForCausalLM",

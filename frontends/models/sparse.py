@@ -1,9 +1,9 @@
 """Mixtures of experts: gpt-oss, MiniMax-M2, Llama 4, GLM-4.5 to 4.7, ERNIE 4.5, Granite 3, OLMoE.
 
-Shapes: the reports (arXiv:2508.10925, 2508.06471, 2409.02060, that of ERNIE 4.5, and the model cards of
+Shapes: the reports (arXiv:2508.10925, 2508.06471, 2409.02060, the report on ERNIE 4.5, and the model cards of
 MiniMax-M2 and Granite 3.0) and the released configs. Totals of gpt-oss, GLM-4.5-Air, ERNIE 21B and OLMoE: the
-checkpoints or their classes in torch. The other totals are sums of the shapes, and equal what publishers
-state in billions (230, 355 with a multi-token-prediction layer, 300, 1.3, 3.3).
+checkpoints or their classes in torch. The other totals are sums of the shapes, and equal the published
+billions (230, 355 with a multi-token-prediction layer, 300, 1.3, 3.3).
 """
 
 from __future__ import annotations

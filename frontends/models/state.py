@@ -244,7 +244,7 @@ _OTHERS = (  # name, id, config, parameters, other ids
 
 
 def presets() -> Iterator[Preset]:
-    """Every bundled model that keeps states."""
+    """Every bundled model with recurrent states."""
     for size, (hidden, layers, parameters) in _MAMBA.items():
         config = {
             **_EVERY,

@@ -1,4 +1,4 @@
-"""Limits of a deployment: `largest` batch and context, and the size and transfer of caches (`kv`)."""
+"""Limits of a deployment (`largest`), and the size and transfer time of its KV caches (`kv`)."""
 
 from __future__ import annotations
 
@@ -44,20 +44,32 @@ def largest(
 ) -> LargestLoad:
     """Find the largest batch, context and number of concurrent requests within memory and latency limits.
 
-    The batch counts requests that start together. The context is the longest prompt and answer of each of
-    `batch` requests. Concurrent requests come from users in a closed loop. Each result states the binding
-    limit, the largest value under each limit alone, and the cost of one more. The other arguments are as in
-    `workload`.
+    The batch counts requests that start together. The context is the longest prompt plus output of each of
+    `batch` requests. Concurrent requests come from users in a closed loop. Each result names the binding
+    limit, the largest value under each limit alone, and the cost of one more.
 
     Args:
-        batch: Requests for the largest context; by default one in each micro-batch.
-        max_ttft: Limit of TTFT in seconds, or a text such as `1s`: of all requests that start together, and
-            of the mean over users.
-        max_tpot: Limit of the mean TPOT, likewise.
-        lengths: How answers of users differ: "spread" (the default) or "fixed", as in `workload`.
+        model, hw: As in `analyze`.
+        prompt: Prompt tokens of each request.
+        generate: Output tokens of each request.
+        batch: Requests for the largest context. The default is one in each micro-batch.
+        cached: Prompt tokens that are in the prefix cache.
+        chunk: Prompt tokens of a step, as in `workload`.
+        max_ttft: Limit of TTFT in seconds, or a text such as `1s`. It applies to all requests that start
+            together, and to the mean over users.
+        max_tpot: Limit of the mean TPOT in seconds, or a text such as `30ms`.
+        lengths: Distribution of the output lengths of users: "spread" (the default) or "fixed", as in
+            `workload`.
+        memory: The usable memory and the limits of a step (`Memory`).
+        parallel: The ranks that share the model (`Parallel`).
+        precision: The dtypes (`Precision`).
+        estimation: The cost model (`Estimation`).
+
+    Returns:
+        The three limits as a `LargestLoad`.
 
     Raises:
-        InputError: The model reads images alone, or an argument is out of range.
+        InputError: The model has image inputs only, or an argument is out of range.
 
     >>> import llmir
     >>> model = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
@@ -83,7 +95,7 @@ def largest(
 
 
 def length_error(prompt: int, generate: int, positions: int, model: str) -> str:
-    """The message for a prompt and answer that are longer than the positions of the model."""
+    """Build the message for a prompt plus output that exceeds the maximum positions of the model."""
     tokens = f"{prompt:,} tokens and {generate:,} generated"
     return f"prompt: {tokens} are more than the {positions:,} positions of {model}"
 
@@ -99,16 +111,25 @@ def kv(
     precision: Precision | None = None,
     estimation: Estimation | None = None,
 ) -> CacheTransfer:
-    """The caches of `batch` sequences after a prompt, and the time to move them over a link.
+    """Size of the KV caches of `batch` sequences after prefill, and the time to send them over a link.
 
     All ranks send at the same time, each over its own link.
 
     Args:
-        link: `host` (to or from host memory), a link between two such devices such as `nvlink` or `pcie`,
-            `network` (to another node), or a rate such as `25GBps,5us`.
+        model, hw: As in `analyze`.
+        batch: Number of sequences.
+        prompt: Cached tokens of each sequence.
+        link: `host` (to or from host memory), a link between two devices of this kind such as `nvlink` or
+            `pcie`, `network` (to another node), or a rate such as `25GBps,5us`.
+        parallel: The ranks that share the model (`Parallel`).
+        precision: The dtypes (`Precision`).
+        estimation: The cost model (`Estimation`).
+
+    Returns:
+        A `CacheTransfer` with the bytes of all ranks and the time in seconds.
 
     Raises:
-        InputError: The model keeps no caches, or an option cannot affect this link.
+        InputError: The model has no caches, or an option has no effect on this link.
 
     >>> import llmir
     >>> moved = llmir.kv(llmir.load("llama-2-7b"), "rtx3090", prompt=512, link="13.1GBps")

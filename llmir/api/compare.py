@@ -51,14 +51,29 @@ def diff(
     lengths: str | None = None,
     estimation: Estimation | None = None,
 ) -> StepDiff | WorkloadDiff:
-    """What two models differ in, op by op: in a step (`new`, `context`), or `prompt` and `generate`.
+    """Compare two models op by op, in one step (`new`, `context`) or in whole requests (`prompt`,
+    `generate`).
 
-    A model given by name, path or config runs the passes of the engine that estimates its side. A program is
-    estimated as it is. Both sides are estimated alike: calibrated, by the kernels of one engine, if all ops
-    of both have some, else by the roofline, as `basis` says. `estimation` is as in `analyze`. `hw_after` and
-    `engine_after` are those of the other side; `chunk`, `cached`, `concurrency` and `lengths` are as in
-    `workload`. Also of two reports or workloads that are estimated already: InputError if only the times of
-    one are measured.
+    Both sides use the same cost model: calibrated kernels of one engine if every op of both sides has one,
+    otherwise the roofline. The field `basis` of the result names the choice.
+
+    Args:
+        before, after: The two sides. A name, path or config is lowered by the passes of its engine; a program
+            is estimated as it is. Two reports or two workloads are compared without another estimate.
+        hw: The device of both sides, or of `before` alone.
+        hw_after: The device of `after`. The default is `hw`.
+        engine_after: The engine of `after`. The default is the engine of `estimation`.
+        batch: Number of sequences.
+        new, context: New and cached tokens of each sequence, for a comparison of steps.
+        prompt, generate: Prompt and output tokens of each request, for a comparison of requests.
+        chunk, cached, concurrency, lengths: As in `workload`.
+        estimation: The cost model (`Estimation`).
+
+    Returns:
+        A `StepDiff` or a `WorkloadDiff`.
+
+    Raises:
+        InputError: An argument is out of range, or only one of two reports has calibrated times.
     """
     from llmir.backends.compare.diff import common_basis, compare_requests, compare_steps, diff, side_models
     from llmir.hw.library import load
@@ -93,16 +108,24 @@ def diff(
 
 
 def _lowered(side: object, engine: Engine | None) -> Program:
-    """The program of one side, after the passes of its engine unless it is a program."""
+    """The program of one side, after the passes of its engine. A program is returned unchanged."""
     source = ModelSource.of(side)
     return lower(checked_program(source.load()), default_steps(source, engine))
 
 
 def explain(priced: Report | Workload, op: str, *, phase: str | None = None) -> Explanation:
-    """One op of a step: its equation, its costs in symbols and numbers, and why it takes as long as it does.
+    """Explain one op of a step: its equation, its cost in symbols and numbers, and the terms of its time.
 
-    `op` is a name that a report has, such as `layer.qkv_proj` or `qkv_proj`; of a workload, `phase` is the
-    step, `prefill` or (the last) `decode`.
+    Args:
+        priced: The estimate that contains the op.
+        op: Name of the op in the report, such as `layer.qkv_proj` or `qkv_proj`.
+        phase: The step of a workload: `prefill` or the last `decode`.
+
+    Returns:
+        An `Explanation`.
+
+    Raises:
+        InputError: The estimate has no op of this name, or no step of this phase.
     """
     from llmir.backends.compare.explain import explain
     from llmir.backends.request.workload import Workload
@@ -127,10 +150,17 @@ def explain(priced: Report | Workload, op: str, *, phase: str | None = None) -> 
 
 
 def sensitivity(job: Workload, more: float = 0.1) -> Sensitivity:
-    """What a tenth more of each resource saves of a workload's steps, by phase and op, or another share.
+    """Estimate how much time a workload saves if one resource is faster, by phase and op.
 
-    Resources are the device's rates, by their names in its file, and the time of kernels' `launch` and of the
-    engine's `host`, which take so much less. Each is what the workload takes on a device that has more of it.
+    The resources are the rates of the device file, the kernel launch time (`launch`) and the engine CPU time
+    (`host`). The workload is estimated again on a device with a better value of each resource in turn.
+
+    Args:
+        job: The workload.
+        more: Relative improvement of each resource, such as 0.1 for 10%.
+
+    Returns:
+        A `Sensitivity`.
     """
     from llmir.backends.compare.sensitivity import sensitivity
     from llmir.backends.request.workload import Workload
@@ -149,13 +179,21 @@ def interpret(
     context: int = 0,
     phase: str | None = None,
 ) -> tuple[list[Array], dict[str, list[Array]]]:
-    """What a program computes, in numpy, in float64: the outputs of one step, and the caches after it.
+    """Compute one step of a program in NumPy, in float64.
 
-    `inputs` are whole arrays by name; their shapes say how many sequences and tokens there are. `weights`
-    gives an array for a checkpoint's name and a type; by default numbers that depend on the name alone.
-    `caches` are those that the step before returned, by rank, and `context` says how many tokens there were
-    before this step; `phase` says which of a program's phases runs, by default decode for one new token of
-    each, else prefill. For small models: nothing is spared.
+    The interpreter is a reference for small models; it is not optimized.
+
+    Args:
+        program: The program.
+        inputs: Whole arrays by name. Their shapes give the number of sequences and tokens.
+        weights: A function from the name and type of a checkpoint tensor to its array. The default gives
+            pseudo-random numbers that depend on the name alone.
+        caches: The caches that the previous step returned, by rank.
+        context: Number of tokens before this step.
+        phase: The phase to run. The default is decode for one new token per sequence, otherwise prefill.
+
+    Returns:
+        The outputs, and the caches after the step by rank.
     """
     from llmir.backends.interpret.equivalence import random_weight
     from llmir.backends.interpret.program import interpret
@@ -178,10 +216,19 @@ def interpret(
 def equivalent(
     before: Program, after: Program, *, batch: int = 2, new: int = 5, tolerance: float = 1e-9
 ) -> Equivalence:
-    """Whether two programs compute the same; true or false, and it names what differs first.
+    """Test whether two programs compute the same values.
 
-    Both are run in numpy on short axes, all layers and ranks, from the same random weights: a prefill of
-    `new` tokens, and one token more from the caches. The difference is relative to the largest output.
+    NumPy runs both programs on short axes with all layers and ranks, from the same random weights: a prefill
+    of `new` tokens, then one decode step.
+
+    Args:
+        before, after: The two programs.
+        batch: Number of sequences.
+        new: Tokens of the prefill.
+        tolerance: Largest allowed difference, relative to the largest output.
+
+    Returns:
+        An `Equivalence`, which is true or false and names the first difference.
     """
     from llmir.backends.interpret.equivalence import equivalent
 
@@ -197,11 +244,17 @@ def check(
     batch: int | None = None,
     new: int | None = None,
 ) -> Comparison | Conservation:
-    """The weights of an unfused program against a checkpoint's, or all ranks of one against one device.
+    """Check the weights of a program against a checkpoint, or the sum over all ranks against one device.
 
-    `against` is a safetensors index, a `.safetensors` file, its header as JSON, or their folder, of which
-    only headers are read; or the same program before it was sharded, in a step of `batch` sequences of `new`
-    tokens (by default a sequence for each data-parallel rank, a token for each tensor-parallel one).
+    Args:
+        program: An unfused program, or a sharded program if `against` is a program.
+        against: A safetensors index, a `.safetensors` file, its header as JSON, or a folder of these; only
+            headers are read. Or the program before it was sharded.
+        batch: Sequences of the compared step. The default is one for each data-parallel rank.
+        new: Tokens of each sequence. The default is one for each tensor-parallel rank.
+
+    Returns:
+        A `Comparison` with a checkpoint, or a `Conservation` with a program.
     """
     if isinstance(against, Program):
         from llmir.backends.compare.conservation import conservation

@@ -1,7 +1,7 @@
-"""Steps as functions for many evaluations: `compile`, `emit` and `surface`.
+"""Compile steps for many evaluations: `compile`, `emit` and `surface`.
 
-`compile` gives a Python function, `emit` a module in JavaScript or Python, and `surface` the time of a step
-of any composition of decodes and prompt chunks.
+`compile` returns a Python function, `emit` the source of a JavaScript or Python module, and `surface` the
+time of a step with any mix of decodes and prefill chunks.
 """
 
 from __future__ import annotations
@@ -29,14 +29,23 @@ def compile(
     cache_policy: str = "exact",
     by: str = "numpy",
 ) -> StepCode:
-    """Steps of a program on a device as code, for searches and simulations that ask for many.
+    """Compile the steps of a program on a device, for searches and simulations that evaluate many points.
 
-    The result is called with `batch`, `new` and `context`, numbers or arrays, and gives what `analyze` gives
-    as `time_s` and `peak_memory_bytes`. The first point takes as long as some ten reports, and the 65th batch
-    some hundred; a point then takes some ten microseconds. Options are those of `analyze`; a cost model of
-    yours cannot be compiled. `by` says what grids of 100,000 points and more run as: "numpy", or "numba",
-    which compiles a loop first, in a second or a few, and keeps it in a folder for later processes.
-    `program` is a program, or a model as in `analyze`.
+    Call the result with `batch`, `new` and `context` (numbers or arrays). It returns `time_s` and
+    `peak_memory_bytes`, equal to the values of `analyze`. The first point takes about as long as ten reports,
+    and the 65th batch size about as long as a hundred. Later points take about ten microseconds each.
+
+    Args:
+        program: A program, or a model as in `analyze`.
+        hw: The device.
+        phase: The phase of a program with several phases, as in `analyze`.
+        estimation: The cost model (`Estimation`). A custom cost model cannot be compiled.
+        cache_policy: The rule of cache allocation, as in `analyze`.
+        by: Evaluation of grids with 100,000 points or more: "numpy", or "numba". Numba compiles a loop first,
+            which takes seconds, and caches it on disk for later processes.
+
+    Returns:
+        A `StepCode`.
     """
     from llmir.backends.step.compile import StepCode
 
@@ -54,11 +63,22 @@ def emit(
     estimation: Estimation | None = None,
     cache_policy: str = "exact",
 ) -> str:
-    """Steps of a program on a device as a module for others to run: JavaScript (`js`) or Python (`py`).
+    """Write the steps of a program on a device as a standalone module in JavaScript or Python.
 
-    It needs nothing beside itself. Its `price(batch, new, context)` gives seconds and bytes as `analyze`
-    does, `ops` the rows of a report with exact FLOPs and bytes; `about` says what it is of. Options are those
-    of `analyze`; a cost model of yours cannot be emitted. `program` is a program, or a model as in `analyze`.
+    The module has no dependencies. Its function `price(batch, new, context)` returns seconds and bytes as
+    `analyze` does. Its function `ops` returns the rows of a report with exact FLOPs and bytes, and `about`
+    describes the model.
+
+    Args:
+        program: A program, or a model as in `analyze`.
+        hw: The device.
+        to: The language: `js` or `py`.
+        phase: The phase of a program with several phases, as in `analyze`.
+        estimation: The cost model (`Estimation`). A custom cost model cannot be emitted.
+        cache_policy: The rule of cache allocation, as in `analyze`.
+
+    Returns:
+        The source of the module.
 
     >>> import llmir
     >>> model, names = llmir.run(llmir.load("gpt2"), llmir.pipeline_of()), {}
@@ -81,12 +101,20 @@ def surface(
     *,
     estimation: Estimation | None = None,
 ) -> Surface:
-    """The time of a step of any composition, for simulations: what decodes, beside chunks of prompts.
+    """Build a function for the time of a step with any mix of decodes and prefill chunks, for simulations.
 
-    `step(decodes, kept, chunks)` gives seconds. `kept` has of each function in `keeps` the sum over the
-    sequences that decode, such as of `C` and of `min(C, 127)`: each counts with its own context. `chunks` are
-    pairs of new and cached tokens of prompts that the same step reads. Options are those of `analyze`, and
-    `program` is a program, or a model as there.
+    `step(decodes, kept, chunks)` of the result returns seconds. `kept` contains, for each function in
+    `keeps`, its sum over the decoding sequences: of `C` and `min(C, 127)`, for example, where C is the
+    context of one sequence. `chunks` are pairs of new and cached tokens, one for each prompt that the step
+    prefills.
+
+    Args:
+        program: A program, or a model as in `analyze`.
+        hw: The device.
+        estimation: The cost model (`Estimation`).
+
+    Returns:
+        A `Surface`.
 
     >>> import llmir
     >>> steps = surface(llmir.run(llmir.load("gpt-oss-20b"), llmir.pipeline_of()), "h100-sxm")

@@ -1,7 +1,7 @@
-"""Deployments: element types, the split over ranks, and the passes that an engine runs by default.
+"""Deployments: dtypes, the split over ranks, and the default passes of an engine.
 
-`Deployment` turns the choices of an operator into passes. `pipeline_of` gives the passes of an engine.
-`default_steps` says which of them an estimate runs, in Python as on the command line.
+`Deployment` turns the choices of an operator into passes. `pipeline_of` returns the passes of an engine.
+`default_steps` decides which of them an estimate runs, in Python and on the command line.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _BEFORE = ("weights", "activations", "kv")
 
 @dataclass(frozen=True, eq=False)
 class Deployment(Record):
-    """The element types of a model, and its ranks."""
+    """The dtypes of a model, and the ranks that share it."""
 
     precision: Precision = Precision()
     parallel: Parallel = Parallel()
 
     @classmethod
     def of(cls, chosen: Mapping[str, Any]) -> Deployment:
-        """The deployment that options say by name; None, or a name of another record, says nothing.
+        """Build a deployment from options by name. None and names of other records are ignored.
 
         >>> Deployment.of({"tp": 2, "kv": "fp8", "hw": "h200", "weights": None})
         Deployment(precision=Precision(kv='fp8'), parallel=Parallel(tp=2))
@@ -55,13 +55,13 @@ class Deployment(Record):
     def around(
         self, *pipeline: Step, model: DeviceCostModel | None = None, prompts: Sequence[Pass] = ()
     ) -> list[Step]:
-        """A pipeline between the passes that deploy: types and stages first, ranks and what they send last.
+        """Build a pipeline: dtypes and stages, then the given passes, then ranks and collectives.
 
         Args:
-            pipeline: The passes between, such as those of an engine.
-            model: The cost model. Its engine decides how fp8 weights run, and brings tokens to experts by
-                its own way unless `dispatch` is set.
-            prompts: The passes that prompts go through.
+            pipeline: The passes in the middle, such as the default passes of an engine.
+            model: The cost model. Its engine decides how fp8 weights run and how tokens reach experts, unless
+                `dispatch` is set.
+            prompts: Passes for prompts, which run before the ranks are split.
 
         Raises:
             InputError: `sp` without `tp`. Each pass checks its own options.
@@ -80,14 +80,14 @@ class Deployment(Record):
         ]
 
     def types(self, model: DeviceCostModel | None = None) -> list[Quantize]:
-        """The pass for the types of weights, activations and caches, if any are asked for."""
+        """The pass that sets the dtypes of weights, activations and caches; empty if none is set."""
         return self._quantize(_BEFORE, self.precision if model is None else self.precision_on(model))
 
     def precision_on(self, model: DeviceCostModel) -> Precision:
-        """The element types as the engine of a cost model runs them on its device.
+        """The dtypes as the engine of a cost model runs them on its device.
 
-        Products with fp8 weights take fp8 activations where the engine multiplies them in fp8 and no other
-        type of activations is asked for.
+        Matrix products with fp8 weights use fp8 activations if the engine multiplies in fp8 and no other
+        dtype of activations is set.
         """
         if not is_fp8(self.precision.weights):
             return self.precision
@@ -142,7 +142,9 @@ class Deployment(Record):
         return [DispatchBy(over.dispatch)] if over.dispatch else dispatch_of(runs, over.dp, over.ep)
 
     def _slices(self) -> list[Pass]:
-        """Stages send slices where each of several ranks holds all that they send."""
+        """The pass that sends slices between stages; empty unless several ranks of a stage store equal
+        activations.
+        """
         from llmir.passes.slice_sends import SliceSends
 
         over = self.parallel
@@ -150,9 +152,9 @@ class Deployment(Record):
 
 
 def expert_inputs(runs: Engine | None, device: Device | None, precision: Precision) -> list[Pass]:
-    """The pass by which an engine narrows the inputs of experts on a device, if it has one.
+    """The pass that quantizes the inputs of experts as the engine does on this device.
 
-    None where the activations have a type already.
+    The list is empty if the engine has no such rule or if the activations have a dtype already.
     """
     from llmir.hw.engine_sections import ExpertInputs
     from llmir.passes.expert_activations import ExpertActivations
@@ -164,7 +166,7 @@ def expert_inputs(runs: Engine | None, device: Device | None, precision: Precisi
 
 
 def is_fp8(weights: str | None) -> bool:
-    """Whether weights are of the fp8 type that engines multiply, with any scales.
+    """Whether weights have the fp8 dtype that engines multiply, with any scales.
 
     >>> [is_fp8(name) for name in ("fp8", "fp8_b128x128", "fp8_e5m2", "int8", None)]
     [True, True, False, False, False]
@@ -175,9 +177,10 @@ def is_fp8(weights: str | None) -> bool:
 
 
 def lower(program: Program, steps: Iterable[Step], *, written: bool = False) -> Program:
-    """A program after a pipeline. If the user has not `written` it, errors name the pass alone.
+    """Run a pipeline on a program.
 
-    If such a pipeline splits or quantizes a model as loaded, and runs no pass of an engine, a note says so.
+    If `written` is false, the user has not written the pipeline, and errors name only the pass. In this case
+    a note is added when the pipeline splits or quantizes a model but runs no pass of an engine.
     """
     from llmir.backends.step.facts import is_as_loaded, with_note
 
@@ -193,7 +196,7 @@ def lower(program: Program, steps: Iterable[Step], *, written: bool = False) -> 
 
 
 def default_steps(source: ModelSource, engine: Engine | None) -> tuple[str, ...]:
-    """The passes that lower a model before it is estimated: those of the engine, and none for a program."""
+    """The passes that lower a model before an estimate: the engine's passes, or none for a program."""
     return () if source.is_program else (passes_of(engine),)
 
 
@@ -201,10 +204,19 @@ _WITHOUT_ENGINE = "absorb-mla{phase=decode},fuse-attention,fuse,dce"
 
 
 def pipeline_of(engine: str | None = None) -> str:
-    """The passes that an engine runs by default, such as `vllm@0.12`; without one, fusions of all engines.
+    """The default passes of an engine; without an engine, the fusions that all engines share.
 
-    A model given by name, path or config runs these passes. An estimate without an engine, such as by
-    `cost="ideal"`, runs `pipeline_of()`. HardwareError for an unknown engine.
+    A model given by name, path or config runs these passes. An estimate without an engine, such as with
+    `cost="ideal"`, runs `pipeline_of()`.
+
+    Args:
+        engine: An engine with an optional version, such as `vllm@0.12`.
+
+    Returns:
+        The pipeline as text.
+
+    Raises:
+        HardwareError: The engine is unknown.
 
     >>> pipeline_of("hf-transformers")
     'concat-caches,fuse-attention,split-norms,dce'
@@ -221,7 +233,7 @@ def pipeline_of(engine: str | None = None) -> str:
 
 
 def engines() -> dict[str, str]:
-    """The passes of the newest version of each engine, by its name and version."""
+    """The default passes of the newest version of each engine, by name and version."""
     from llmir.hw import library
 
     newest = map(library.engine, library.engines())
@@ -229,7 +241,7 @@ def engines() -> dict[str, str]:
 
 
 def passes_of(engine: Engine | None) -> str:
-    """The passes that an engine runs by default; those of `pipeline_of()` without an engine."""
+    """The default passes of an engine, or of `pipeline_of()` without an engine."""
     from llmir.hw.engine_sections import Passes
 
     passes = engine.section(Passes) if engine else None
@@ -237,7 +249,7 @@ def passes_of(engine: Engine | None) -> str:
 
 
 def dispatch_of(engine: Engine | None, dp: int, ep: int) -> list[Pass]:
-    """The pass by which an engine brings tokens to experts, where its ranks have tokens of their own."""
+    """The pass that sends tokens to experts the way the engine does; empty if ranks share their tokens."""
     from llmir.hw.engine_sections import EngineDispatch
     from llmir.passes.dispatch import DispatchBy
 

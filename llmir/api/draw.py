@@ -19,10 +19,18 @@ if TYPE_CHECKING:
 
 
 def plot_batch(data: Workload | Report | Sweep, ax: Axes | None = None) -> Axes:
-    """Tokens a second and the time of a step over the batch, in `ax` or in new axes, which are returned.
+    """Plot tokens per second and step time over the batch size.
 
-    Of a workload its decode steps half way through the answers, up to the largest batch that fits; of a
-    report on a grid, or of a sweep, its own points, by structure. Bands are the mean relative error of times.
+    A workload is plotted at its decode steps halfway through the output, up to the largest batch that fits. A
+    report on a grid and a sweep are plotted at their own points, one line per structure. Bands show the mean
+    relative error of the estimated times.
+
+    Args:
+        data: The estimates.
+        ax: The matplotlib axes to draw in. The default is new axes.
+
+    Returns:
+        The axes.
     """
     from llmir.backends.export.charts import curves, frame
     from llmir.backends.request.workload import Workload
@@ -37,9 +45,16 @@ def plot_batch(data: Workload | Report | Sweep, ax: Axes | None = None) -> Axes:
 
 
 def plot_context(data: Workload | Report | Sweep, ax: Axes | None = None) -> Axes:
-    """The time of a step over the tokens that each sequence has in the cache, of what `plot_batch` takes.
+    """Plot the step time over the number of cached tokens of each sequence.
 
-    Of a workload that is a decode step of its batch, up to as many tokens as the model has positions.
+    A workload is plotted at decode steps of its batch, up to the maximum positions of the model.
+
+    Args:
+        data: The estimates, as in `plot_batch`.
+        ax: The matplotlib axes to draw in. The default is new axes.
+
+    Returns:
+        The axes.
     """
     from llmir.backends.export.charts import curves, frame
     from llmir.backends.request.workload import Workload
@@ -54,10 +69,17 @@ def plot_context(data: Workload | Report | Sweep, ax: Axes | None = None) -> Axe
 
 
 def plot_roofline(data: Workload | Report, ax: Axes | None = None) -> Axes:
-    """Every op of a step by FLOPs a byte and FLOP/s reached, below the roofs of the device.
+    """Plot the FLOP/s of every op over its arithmetic intensity, below the rooflines of the device.
 
-    Areas are shares of the step; each mark has the letter of its bound. Prefill and decode of a workload
-    stand in one picture.
+    The area of a mark is the op's share of the step time, and its letter is the bound. Prefill and decode of
+    a workload are in one plot.
+
+    Args:
+        data: The estimates.
+        ax: The matplotlib axes to draw in. The default is new axes.
+
+    Returns:
+        The axes.
     """
     from llmir.backends.export.charts import frame, roofline
 
@@ -76,9 +98,17 @@ def _workload_data(data: object) -> Workload | Report:
 
 
 def plot_distributions(data: Workload | Report, ax: Axes | None = None, *, by: str = "block") -> Axes:
-    """Shares of parameters, FLOPs, bytes and time, by `block` of the model or by `kind` of op.
+    """Plot the shares of parameters, FLOPs, bytes and time, by block of the model or by kind of op.
 
-    Each phase of a workload has a bar in each row, prefill above decode, and each column adds up to 1.
+    Each row has one bar for each phase of a workload, prefill above decode. Each column adds up to 1.
+
+    Args:
+        data: The estimates.
+        ax: The matplotlib axes to draw in. The default is new axes.
+        by: `block` or `kind`.
+
+    Returns:
+        The axes.
     """
     from llmir.backends.export.charts import frame, shares
 
@@ -88,9 +118,17 @@ def plot_distributions(data: Workload | Report, ax: Axes | None = None, *, by: s
 
 
 def plot_memory(data: Workload | Report, ax: Axes | None = None) -> Axes:
-    """What a rank holds: of a workload over its time, of a report over the ops of the step; the peak marked.
+    """Plot the memory of one rank and mark its peak.
 
-    A workload has weights, caches and activations, and the memory that may be used; a report its activations.
+    A workload is plotted over time, with weights, caches, activations and the usable memory. A report is
+    plotted over the ops of its step, with activations only.
+
+    Args:
+        data: The estimates.
+        ax: The matplotlib axes to draw in. The default is new axes.
+
+    Returns:
+        The axes.
     """
     from llmir.backends.export.charts import frame, memory
 
@@ -100,10 +138,17 @@ def plot_memory(data: Workload | Report, ax: Axes | None = None) -> Axes:
 
 
 def plot_front(data: Plans | Sweep, ax: Axes | None = None) -> Axes:
-    """Tokens a second of a GPU against those of a user: the front of each device, and what it beats.
+    """Plot tokens per second per GPU over tokens per second per user, with the Pareto front of each device.
 
-    Of plans with the first one marked, the others by their numbers, and the limit of TPOT; of a sweep its
-    decode steps.
+    The best plan is marked, the other plans have their numbers, and a line shows the TPOT limit. A sweep is
+    plotted at its decode steps.
+
+    Args:
+        data: Plans, or a sweep.
+        ax: The matplotlib axes to draw in. The default is new axes.
+
+    Returns:
+        The axes.
     """
     from llmir.backends.export.charts import frame, front
     from llmir.backends.search.plan import Plans
@@ -123,10 +168,19 @@ def plot_latencies(
     of: str = "ttft",
     rate: float | None = None,
 ) -> Axes:
-    """Percentiles of a latency over the rates of some simulations, or of replications, with intervals.
+    """Plot percentiles of a latency over the request rates of several simulations.
 
-    `of` is `ttft`, `tpot` or another that a simulation has. The limits of the runs and the largest stable
-    rate stand there, and `rate`, one that is asked for.
+    Replications are plotted with confidence intervals. The plot also shows the latency limits of the runs and
+    the largest stable rate.
+
+    Args:
+        data: Simulations or replications at several rates.
+        ax: The matplotlib axes to draw in. The default is new axes.
+        of: The latency: `ttft`, `tpot` or another latency of a simulation.
+        rate: A request rate per second to mark, such as the expected one.
+
+    Returns:
+        The axes.
     """
     from llmir.backends.export.charts import frame, serving
     from llmir.backends.simulate.replications import Replications
@@ -144,7 +198,15 @@ def plot_latencies(
 
 
 def plot_serving(data: Simulation, ax: Axes | None = None) -> Axes:
-    """A simulated server over time: requests that run, requests that wait, and the share of blocks in use."""
+    """Plot a simulated server over time: running requests, waiting requests and the share of used KV blocks.
+
+    Args:
+        data: The simulation.
+        ax: The matplotlib axes to draw in. The default is new axes.
+
+    Returns:
+        The axes.
+    """
     from llmir.backends.export.charts import frame, serving
     from llmir.backends.simulate.result import Simulation
 

@@ -46,20 +46,26 @@ def analyze(
     """Estimate one step on a device: `batch` sequences of `new` tokens, each with `context` cached tokens.
 
     Args:
-        model: A name, config or path as `load` takes it, estimated as the engine runs it; or a program,
-            estimated as it is.
+        model: A name, config or path as in `load`, which is lowered as the engine runs it. Or a program,
+            which is estimated as it is.
         hw: A device: its name, its file, or the result of `llmir.hw.library.load`.
-        batch, new, context: Numbers, or arrays of one broadcast shape; figures then have that shape.
-        beside: Other sequences of the same step, such as `[{"batch": 1, "new": 512}]`: a prefill chunk that
-            runs together with decodes.
-        phase: The phase of a program that has several; by default decode for one new token, else prefill.
+        batch, new, context: Numbers, or arrays of one broadcast shape; the results then have this shape.
+        beside: Other sequences of the same step, such as `[{"batch": 1, "new": 512}]` for a prefill chunk
+            that runs together with decodes.
+        phase: The phase of a program with several phases. The default is decode for one new token, otherwise
+            prefill.
         cache_policy: The rule of cache allocation: `exact` bytes, or `paged` or `unified` as in engines.
-        parallel: The ranks that share the model.
-        precision: The element types.
-        estimation: The cost model. The default is `calibrated` if kernels were measured on the device or on
-            a similar one, else `ideal`. `engine` chooses the kernels, `efficiency` gives shares of the
-            roofline's rates, such as `{"memory": 0.8}`. `cost` may be an object with `price(row)`
-            (`llmir.CostModel`).
+        parallel: The ranks that share the model (`Parallel`).
+        precision: The dtypes (`Precision`).
+        estimation: The cost model (`Estimation`). The default is `calibrated` if kernels were measured on the
+            device or on a similar one, otherwise `ideal`.
+
+    Returns:
+        A `Report` with time, memory, FLOPs and bytes by op.
+
+    Raises:
+        InputError: An argument is out of range.
+        HardwareError: The device, the engine or the cost model is unknown.
     """
     from llmir.backends.step.report import Report
 
@@ -89,22 +95,33 @@ def workload(
     precision: Precision | None = None,
     estimation: Estimation | None = None,
 ) -> Workload:
-    """Estimate a batch of requests from prompt to last token; `to_dict()` of the result is the JSON report.
-
-    The arguments that are not listed are as in `analyze`.
+    """Estimate a batch of requests from prefill to the last output token.
 
     Args:
-        prompt: Tokens of each prompt, by default 2048; not for models that read images alone.
-        generate: Generated tokens of each request, by default 128; not for models that read images alone.
-        chunk: Prompt tokens of a step on each data-parallel rank, or "all"; by default the engine's limit,
-            and "all" without an engine.
-        cached: Tokens of each prompt that are in the cache already.
-        concurrency: Users in a closed loop, in place of `batch`; the result has the `loop`.
-        max_tpot_s: Limit of TPOT in seconds; the result has the loop of the most users within it.
-        lengths: How answers in a closed loop differ: "spread", uniform from 0.8 to 1.0 of `generate` (the
-            default), or "fixed".
-        memory: The share of memory that may be used, and the limits of a step.
-        drafts: Speculative decoding, as in `speculate`.
+        model, hw: As in `analyze`.
+        batch: Requests that start together.
+        prompt: Tokens of each prompt. The default is 2048; not allowed for models with image inputs only.
+        generate: Output tokens of each request. The default is 128; not allowed for models with image inputs
+            only.
+        chunk: Prompt tokens of a step on each data-parallel rank, or "all". The default is the engine's
+            limit, and "all" without an engine.
+        cached: Tokens of each prompt that are in the prefix cache.
+        concurrency: Users in a closed loop, instead of `batch`; the result then has a `loop`.
+        max_tpot_s: Limit of TPOT in seconds; the result then has the loop with the most users within the
+            limit.
+        lengths: Distribution of output lengths in a closed loop: "spread", uniform from 0.8 to 1.0 of
+            `generate` (the default), or "fixed".
+        memory: The usable memory and the limits of a step (`Memory`).
+        drafts: Speculative decoding (`Drafts`), as in `speculate`.
+        parallel: The ranks that share the model (`Parallel`).
+        precision: The dtypes (`Precision`).
+        estimation: The cost model (`Estimation`).
+
+    Returns:
+        A `Workload`. Its `to_dict()` is the JSON report.
+
+    Raises:
+        InputError: An argument is out of range, or two arguments exclude each other.
 
     >>> job = workload("qwen3-32b", "h100-sxm", batch=32, prompt=2048, generate=256, parallel=Parallel(tp=4))
     >>> job.program.devices, job.fits
@@ -135,7 +152,7 @@ def workload(
 
 
 def loop_lengths(lengths: str | None, concurrency: int | None) -> str:
-    """How answers in a closed loop differ; InputError for lengths without a loop."""
+    """Distribution of output lengths in a closed loop; InputError if it is set without a loop."""
     if lengths is not None and concurrency is None:
         given = arguments.show_value(lengths)
         raise InputError(f"lengths: {given}; only answers in a closed loop differ, so concurrency is needed")
@@ -143,19 +160,22 @@ def loop_lengths(lengths: str | None, concurrency: int | None) -> str:
 
 
 def speculate(job: Workload, drafts: Drafts) -> SpeculativeWorkload:
-    """A workload with speculative decoding: a step verifies the draft tokens of each sequence at once.
+    """Add speculative decoding to a workload: one step verifies the draft tokens of each sequence.
 
-    A draft token is right with probability `acceptance`, independently of earlier ones. A step of k drafts
+    A draft token is accepted with probability `acceptance`, independently of earlier ones. A step of k drafts
     and acceptance a then yields (1 − aᵏ⁺¹) / (1 − a) tokens on average (arXiv:2211.17192).
 
     Args:
         job: The workload without drafts.
-        drafts: `verify` is the same program with logits of all positions. `draft_model` is the program that
-            drafts one token a step; by default the draft layer of a program loaded with `draft=True`. A
-            program without such a layer drafts at no cost.
+        drafts: The draft tokens, the acceptance and the programs (`Drafts`). `verify` is the target program
+            with logits at all positions. `draft_model` drafts one token per step. Its default is the draft
+            layer of a program loaded with `draft=True`; without this layer, drafts have no cost.
+
+    Returns:
+        A `SpeculativeWorkload`.
 
     Raises:
-        InputError: `drafts` lacks a value, or the workload cannot use drafts.
+        InputError: `drafts` lacks a value, or the workload does not support drafts.
 
     >>> import llmir
     >>> last, every = (
@@ -179,10 +199,13 @@ def speculate(job: Workload, drafts: Drafts) -> SpeculativeWorkload:
 
 
 def draft_values(drafts: Drafts | None) -> tuple[int, float, Program, Program | None] | None:
-    """The number of draft tokens, the acceptance and the two programs; None without drafts.
+    """Unpack drafts: the number of tokens, the acceptance, and the verifying and drafting programs.
+
+    Returns:
+        The four values, or None without drafts.
 
     Raises:
-        InputError: One of the values is missing.
+        InputError: A value is missing.
     """
     drafts = record_or_default(Drafts, drafts)
     if drafts.draft_tokens is None:
@@ -205,7 +228,7 @@ def draft_programs(
     parallel: Parallel | None,
     precision: Precision | None,
 ) -> Drafts:
-    """Drafts with their programs, lowered as the model is; unchanged for a model that is a program."""
+    """Load the programs of drafts and lower them like the model. If the model is a program, do nothing."""
     drafts, how = record_or_default(Drafts, drafts), (hw, estimation, parallel, precision)
     if isinstance(ModelSource.of(model).model, Program) or drafts.draft_tokens is None:
         return drafts
@@ -217,7 +240,7 @@ def draft_programs(
 
 
 def request_lengths(program: Program, prompt: Any, generate: Any) -> tuple[Any, Any]:
-    """Prompt and generated tokens, by default 2048 and 128; `InputError` for a model without tokens."""
+    """Prompt and output tokens with their defaults, 2048 and 128; InputError for a model without tokens."""
     for name, value in (("prompt", prompt), ("generate", generate)):
         if program.patches and value is not None:
             facts = f"{program.name} reads {program.patches} patches of each image, and no tokens"
@@ -233,7 +256,7 @@ def request_lengths(program: Program, prompt: Any, generate: Any) -> tuple[Any, 
 
 
 def or_default(value: Any, default: float) -> Any:
-    """The value, or the default in place of None."""
+    """Return the value, or the default if the value is None."""
     return default if value is None else value
 
 
@@ -245,9 +268,9 @@ def deploy(
     precision: Precision | None = None,
     logits: str | None = None,
 ) -> tuple[Program, DeviceCostModel]:
-    """The program of a model on its ranks and in its types, and the cost model that estimates it.
+    """Lower a model onto its ranks and dtypes, and build its cost model.
 
-    The passes of the engine lower a name, config or path. A program or an `.ir` file takes only the passes of
+    A name, config or path runs the passes of the engine. A program or an `.ir` file runs only the passes of
     `parallel` and `precision`.
     """
     from .deployment import Deployment, default_steps, lower
@@ -262,7 +285,7 @@ def deploy(
 
 
 def _model(hw: Any, estimation: Estimation | None = None) -> DeviceCostModel:
-    """The cost model of a device."""
+    """Build the cost model of a device."""
     from llmir.backends.cost.models import model
 
     options = record_or_default(Estimation, estimation)
@@ -270,7 +293,7 @@ def _model(hw: Any, estimation: Estimation | None = None) -> DeviceCostModel:
 
 
 def device_of(hw: Any, estimation: Estimation) -> Device:
-    """The device of the argument `hw` or of the estimation, with its network and its price."""
+    """The device of the argument `hw` or of the estimation, with its network and hourly price."""
     from llmir.hw.library import cluster, join, load, with_prices
 
     named = {"hw": hw, "estimation.hw": estimation.hw, "cluster": estimation.cluster}
@@ -287,14 +310,21 @@ def device_of(hw: Any, estimation: Estimation) -> Device:
 
 
 def beam_search(job: Workload, beams: int) -> Workload:
-    """A workload with beam search: each request decodes `beams` sequences after one prompt.
+    """Add beam search to a workload: each request decodes `beams` sequences after one prompt.
 
-    A decode step has `batch`·`beams` rows, each with 2·`beams` candidates. Sequences share the full cache
-    blocks of their prompt if the cache is updated in place. A cache that grows by copies, as in transformers,
-    belongs to one sequence and is copied when beams change places. With one beam the result is `job`.
+    A decode step has `batch`·`beams` rows, each with 2·`beams` candidates. If the cache is updated in place,
+    the sequences of a request share the full cache blocks of the prompt. If the cache grows by copies, as in
+    transformers, each sequence has a separate cache, which is copied when beams change places.
+
+    Args:
+        job: The workload without beam search.
+        beams: Number of beams; one beam returns `job`.
+
+    Returns:
+        A `Workload`.
 
     Raises:
-        InputError: The workload cannot use beam search.
+        InputError: The workload does not support beam search.
 
     >>> import llmir
     >>> program = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of())
@@ -330,16 +360,19 @@ def candidates(
     estimation: Estimation | None = None,
     cache_policy: str = "exact",
 ) -> Candidates:
-    """Compare programs at the same points; equal ops of several programs are estimated once.
+    """Compare programs at equal points. Ops that several programs share are estimated once.
 
-    The figures of each program equal those of `analyze`, and of `workload` with chunk="all".
+    The results of each program equal those of `analyze`, and those of `workload` with chunk="all".
 
     Args:
-        programs: Programs or models as in `analyze`, or pairs of one and its pipeline stages, as
-            `llmir.stages` takes them.
+        programs: Programs or models as in `analyze`, or pairs of a program and its pipeline stages as in
+            `llmir.stages`.
         hw: The device, as in `analyze`.
-        estimation: The cost model, as in `analyze`.
+        estimation: The cost model (`Estimation`).
         cache_policy: The rule of cache allocation, as in `analyze`.
+
+    Returns:
+        A `Candidates`; its methods `step` and `requests` return arrays over programs and points.
 
     >>> import llmir
     >>> program = llmir.run(llmir.load("llama3.1-70b"), llmir.pipeline_of())
@@ -361,7 +394,7 @@ def candidates(
 
 
 def stage_layers(stages: Any) -> int | list[int]:
-    """The number of stages, or the layers of each stage; `InputError` for another value."""
+    """Check the number of stages, or the number of layers of each stage; InputError for other values."""
     if isinstance(stages, int):
         return arguments.integer("stages", stages, 1)
     either = "layers, or a number of stages"
@@ -380,14 +413,20 @@ def stages(
     estimation: Estimation | None = None,
     cache_policy: str = "exact",
 ) -> tuple[StageReport, ...]:
-    """Estimate one step of a program for each way in `stages` to split it into pipeline stages.
+    """Estimate one step of a program for each pipeline split in `stages`.
 
-    The figures equal those of `analyze` after the passes `stages` and `slice-sends`, but each layer is
-    lowered and estimated once. Run other passes before. The other arguments are as in `analyze`.
+    The results equal those of `analyze` after the passes `stages` and `slice-sends`, but each layer is
+    lowered and estimated once. Run all other passes before.
 
     Args:
         program: A program, or a model as in `analyze`.
-        stages: For each step, the number of pipeline stages, or the layers of each stage.
+        hw: The device.
+        stages: One entry for each split: the number of pipeline stages, or the layers of each stage.
+        batch, new, context, phase, cache_policy: As in `analyze`.
+        estimation: The cost model (`Estimation`).
+
+    Returns:
+        A `StageReport` for each split.
 
     >>> import llmir
     >>> program = llmir.run(llmir.load("llama3.1-405b"), f"{llmir.pipeline_of()},shard{{tp=8}}")

@@ -18,13 +18,23 @@ if TYPE_CHECKING:
 
 
 def load(model: object, logits: str | None = None, *, lenient: bool = False, draft: bool = False) -> Program:
-    """The unfused, unsharded program of a model, quantized if its config says that its checkpoint is.
+    """Load a model as an unfused, unsharded program. It is quantized if the config declares a quantized
+    checkpoint.
 
-    `model` is a preset's name or HF id, a path to a config.json or its folder, a dict, or an object with
-    `.to_dict()`; `logits` is `last` (one position a sequence, the default) or `all`. `lenient` turns config
-    fields that llmir does not model from errors into notes; with `draft` the layer that predicts further
-    tokens is a phase of its own. The path of an `.ir` file is that program as it is. Raises `ConfigError`,
-    `UnsupportedError` or `ParseError`.
+    Args:
+        model: The name or Hugging Face id of a bundled model, the path of a config.json or of its folder, a
+            dict, or an object with `.to_dict()`. The path of an `.ir` file loads the program in it unchanged.
+        logits: `last` for logits of one position per sequence (the default), or `all`.
+        lenient: Whether config fields that llmir does not model give notes instead of errors.
+        draft: Whether to load the multi-token prediction layer as a draft phase.
+
+    Returns:
+        The program.
+
+    Raises:
+        ConfigError: A field of the config is missing or wrong.
+        UnsupportedError: llmir does not model a part of the config.
+        ParseError: The `.ir` file is malformed.
     """
     from llmir.frontends.load import load as read
     from llmir.ir.tools.text import read_program
@@ -42,7 +52,7 @@ def load(model: object, logits: str | None = None, *, lenient: bool = False, dra
 
 
 class ModelSource(NamedTuple):
-    """A model as an argument: a name, path or config with the options of `load`, or a program."""
+    """A model argument: a name, path or config with the options of `load`, or a program."""
 
     model: object
     lenient: bool = False
@@ -50,18 +60,18 @@ class ModelSource(NamedTuple):
 
     @classmethod
     def of(cls, model: object) -> ModelSource:
-        """The source of an argument that may already be one."""
+        """Wrap an argument, which may already be a source."""
         return model if isinstance(model, ModelSource) else cls(model)
 
     @property
     def is_program(self) -> bool:
-        """Whether it is a program or an `.ir` file, which an estimate takes as it is."""
+        """Whether the model is a program or an `.ir` file, which is estimated as it is."""
         return isinstance(self.model, Program) or (
             isinstance(self.model, str | os.PathLike) and is_ir(self.model)
         )
 
     def load(self, logits: str | None = None) -> Program:
-        """The program before any pass of an engine."""
+        """Load the program, before any pass of an engine."""
         if isinstance(self.model, Program):
             return self.model
         if isinstance(self.model, Displayable):  # a result has `to_dict`, as a config has
@@ -70,7 +80,7 @@ class ModelSource(NamedTuple):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The notes of an estimate of the model, whatever passes its engine runs."""
+        """The notes that an estimate of the model shows."""
         from llmir.backends.step.facts import program_notes
 
         program = self.load()
@@ -78,7 +88,13 @@ class ModelSource(NamedTuple):
 
 
 def models(name: str = "") -> Rows:
-    """The bundled models, or those that have `name` in theirs; of one model that `load` knows, its weights.
+    """List the bundled models, or the weights of one model.
+
+    Args:
+        name: A part of the names to list. The full name of a model lists its weights.
+
+    Returns:
+        The models or weights as `Rows`.
 
     >>> [row["name"] for row in models("llama-3.2")]
     ['Llama-3.2-1B', 'Llama-3.2-3B']
@@ -96,7 +112,13 @@ def models(name: str = "") -> Rows:
 
 
 def devices(name: Any = None) -> Rows:
-    """The bundled devices and clusters; of one, by name or YAML file, each number and its source.
+    """List the bundled devices and clusters, or the numbers of one device with their sources.
+
+    Args:
+        name: Name or YAML file of a device. The default lists all devices.
+
+    Returns:
+        The devices or fields as `Rows`.
 
     >>> {row["field"]: row["value"] for row in devices("h100-sxm")}["memory_Bps"]
     3350000000000.0
@@ -114,10 +136,18 @@ def run(
     pipeline: str | Step | Iterable[Step],
     after: Callable[[str, Program], None] | None = None,
 ) -> Program:
-    """`program` after a pipeline: a string such as `"fuse-attention,fuse"`, a pass, a function, or a list.
+    """Run a pipeline on a program and verify the program before the first pass and after every pass.
 
-    Verified before the first pass and after every one; raises `PassError`. `after` is called with the text
-    of each pass and the program after it.
+    Args:
+        program: The program.
+        pipeline: A string such as `"fuse-attention,fuse"`, a pass, a function, or a list of these.
+        after: Called with the text of each pass and the program after it.
+
+    Returns:
+        The program after the pipeline.
+
+    Raises:
+        PassError: A pass fails, or its result is invalid.
     """
     if not (after is None or callable(after)):
         arguments.refuse("after", after, "a function of a pass's text and the program after it")
@@ -130,17 +160,17 @@ def run(
     return found
 
 
-# Seconds of an op, of two ops of one program and of two ops of one graph, measured on programs of 160 to
+# Seconds per op, per pair of ops in a program and per pair in a graph, measured on programs of 160 to
 # 7,100 ops in 3 to 1,000 graphs.
 OP_S, PROGRAM_PAIR_S, GRAPH_PAIR_S = 1e-4, 2.6e-7, 2.6e-6
 
 
 def _seconds(program: Program) -> float:
-    """About how long an estimate of a program takes."""
+    """Approximate time of an estimate of a program, in seconds."""
     ops = [len(graph.nodes) for graph in program.graphs.values()]
     return OP_S * sum(ops) + PROGRAM_PAIR_S * sum(ops) ** 2 + GRAPH_PAIR_S * sum(n * n for n in ops)
 
 
 def is_ir(path: str | os.PathLike[str]) -> bool:
-    """Whether a path names a program in text form, by its suffix `.ir`."""
+    """Whether a path has the suffix `.ir` of a program in text form."""
     return str(os.fspath(path)).lower().endswith(".ir")

@@ -1,4 +1,4 @@
-"""Measurements: `validate` predictions, `calibrate` kernels, and `measure` this machine."""
+"""Measurements: `validate` estimates, `calibrate` kernels, and `measure` this machine."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from llmir.hw.calibration import KernelParameters
     from llmir.hw.device import Device
 
-SECONDS, QUICK = 300.0, 45.0  # to measure for
+SECONDS, QUICK = 300.0, 45.0  # measurement time in seconds
 LOCAL_CPU, LOCAL_GPU = "local-cpu", "local-gpu"  # names that no bundled device has
-POINTS = 400  # about as many are timed, and share the time
+POINTS = 400  # approximate number of timed points, which share the time
 
 
 def validate(
@@ -43,16 +43,28 @@ def validate(
     folds: str | None = None,
     tell: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Validation:
-    """Rows measured elsewhere beside their predictions, with error statistics.
+    """Compare measured times with their estimates, with error statistics.
 
-    The CSV files are tables of kernels or of whole models (columns: docs/tables.md), or chat logs
-    (`input_tokens, output_tokens`) of a `program` on `hw`, whose requests an `engine` ran in batches of
-    `batch`, with times in a `unit` (s, ms or us) where their columns name none. `cost` is the cost model:
-    `calibrated`, by the kernels of each row's engine, or `ideal`. `without` prices rows by what would be
-    borrowed if their `device`, or their `engine` on it, had not been measured. `folds` prices whole models
-    by hosts fitted without the rows that are alike in `model,device,version,tp`, or in some of these, a fifth
-    of the groups at a time. `tell` hears of progress:
-    file, rows done, rows in all. InputError for a file that is none of these.
+    Args:
+        files: CSV files: tables of kernels or of whole models (docs/tables.md lists the columns), or chat
+            logs with columns `input_tokens` and `output_tokens`.
+        program: The program of a chat log.
+        hw: The device of a chat log.
+        batch: Requests per batch in a chat log.
+        engine: The engine of a chat log.
+        unit: The unit of times in columns without a unit: s, ms or us.
+        cost: `calibrated`, with the kernels of each row's engine, or `ideal`.
+        without: Hold out the calibrations of each row's `device`, or of its `engine` on this device. The
+            estimates then use transferred calibrations.
+        folds: Estimate whole models with engine CPU times fitted without their group. Rows are grouped by
+            `model,device,version,tp` or some of these, and one fifth of the groups is held out at a time.
+        tell: Called with progress: the file, the rows done and the number of rows.
+
+    Returns:
+        A `Validation`.
+
+    Raises:
+        InputError: A file has none of these formats, or an option has no effect.
     """
     from llmir.backends.cost.models import model
     from llmir.backends.silicon.validate.chat import ChatSetup
@@ -72,7 +84,7 @@ def validate(
     if hw is None and (wrong := next((name for name, value in given.items() if value), None)):
         raise InputError(f"validate: {wrong} {given[wrong]!r} is of chat logs; other tables name their own")
     if engine:
-        model(device(hw), cost, engine)  # or an error
+        model(device(hw), cost, engine)  # raise an error for an unknown device, cost model or engine
     if folds is not None:
         return _held_out_rows(paths, arguments.text("folds", folds), hw, cost, without, tell)
     on = (
@@ -86,7 +98,7 @@ def validate(
 def _held_out_rows(
     paths: list[Path], folds: str, hw: Any, cost: str, without: str | None, tell: Callable[..., None]
 ) -> Validation:
-    """Whole models by hosts fitted without them."""
+    """Estimate whole models with engine CPU times fitted without them."""
     from llmir.backends.silicon.calibrate.engine_cpu import held_out_rows
 
     if hw is not None or cost != "calibrated" or without:
@@ -104,13 +116,25 @@ def calibrate(
     host: bool = False,
     tell: Callable[[str], None] = lambda problem: None,
 ) -> RefitResult:
-    """Kernels fitted to the CSV tables of a folder, with their errors on shapes left out of the fit.
+    """Fit kernels to the CSV tables of a folder, with errors on held-out shapes.
 
-    Only those of the device `hw`, an `engine`, or a `family` of kernels or kind of table, where they are
-    named; of all of them, with the engines' hosts where the folder has a table of whole models. `host` fits
-    hosts alone. `tell` hears of what cannot be used. InputError where nothing is left.
+    If the folder has a table of whole models, engine CPU times are fitted too.
 
-    llmir.calibrate("measured", family="gemm").kernels
+    Args:
+        folder: The folder of the tables.
+        hw: Fit this device only.
+        engine: Fit this engine only.
+        family: Fit this family of kernels, or this kind of table, only.
+        host: Fit engine CPU times only.
+        tell: Called with each problem that excludes rows.
+
+    Returns:
+        A `RefitResult`.
+
+    Raises:
+        InputError: No rows remain.
+
+        llmir.calibrate("measured", family="gemm").kernels
     """
     from llmir.backends.silicon.calibrate.engine_cpu import fit_engine_cpus
     from llmir.backends.silicon.calibrate.refit import RefitResult, fit_cases, with_fits
@@ -152,7 +176,7 @@ def calibrate(
 
 
 def _range(engine: str | None) -> tuple[str | None, tuple[str, ...] | None]:
-    """The engine's name, and the versions of the range that was asked for, where one was."""
+    """The name of an engine, and the versions of the range if the text has one."""
     from llmir.hw import library
 
     name, at, _ = (engine or "").partition("@")
@@ -160,7 +184,7 @@ def _range(engine: str | None) -> tuple[str | None, tuple[str, ...] | None]:
 
 
 def _families(family: str | None) -> set[str]:
-    """The family or kind of table; InputError for one that is neither."""
+    """The family or kind of table as a set; InputError for an unknown name."""
     from llmir.backends.kernels.base import KERNELS
     from llmir.backends.silicon.tables.table import FORMATS, KernelTable
 
@@ -180,12 +204,22 @@ def measure(
     tell: Callable[[str], None] = lambda note: None,
     progress: Callable[[str, int, int], None] = lambda *_: None,
 ) -> RefitResult:
-    """This machine's kernels, as eager PyTorch calls them, timed into `folder` and fitted.
+    """Time the kernels of this machine as eager PyTorch calls them, and fit them.
 
-    `folder` gets a CSV table for each kind of kernel and the YAML file of the device: with datasheet of `hw`,
-    else of what PyTorch calls the GPU, else with the best rates that were measured. It takes `seconds` (300,
-    or 45 if `quick`, with a third of the sizes). `tell` hears of what could not be measured, `progress` what
-    is timed, how many sizes are done and of how many. InputError without PyTorch.
+    Args:
+        folder: Receives one CSV table for each kind of kernel, and the YAML file of the device.
+        hw: The device whose datasheet to use. The default is the GPU name that PyTorch reports; for an
+            unknown GPU, the best measured rates.
+        seconds: Time for all measurements in seconds. The default is 300, or 45 if `quick`.
+        quick: Whether to measure a third of the sizes.
+        tell: Called with each measurement that was not possible.
+        progress: Called with the current kernel, the sizes done and the number of sizes.
+
+    Returns:
+        A `RefitResult`.
+
+    Raises:
+        InputError: PyTorch is not installed.
     """
     from llmir.backends.export.files import write as write_file
     from llmir.backends.silicon.calibrate.refit import RefitResult, calibration_block, fit_cases
@@ -227,7 +261,7 @@ def measure(
     write_file(file, base)
 
     machines = DeviceLookup(target)
-    own = machines(name)  # the folder may hold tables of others
+    own = machines(name)  # the folder may contain tables of other machines
     found = fit_cases(load_all(target, tell), machines, lambda _, case: case.device == own, tell)
     if not found:
         raise InputError(f"{target}: too little was measured to fit anything; give it more seconds")
@@ -238,7 +272,7 @@ def measure(
 
 
 def _device(machine: EagerMachine, given: str | None, named: Device | None) -> tuple[str, str | None]:
-    """Its name in the rows, and the file to build on: None where nothing is known but what is measured."""
+    """The device name in the rows, and the file that the new device file extends; None if it is unknown."""
     from llmir.hw import library
 
     if given and named:
@@ -261,7 +295,7 @@ def _plain(name: str) -> str:
 def _eager_cpus(
     machine: EagerMachine, folder: Path, name: str, device: Device, tell: Callable[[str], None]
 ) -> Mapping[str, Mapping[str, KernelParameters]]:
-    """The host of eager transformers as a family of the device, if transformers is there."""
+    """Engine CPU times of eager transformers as a kernel family; empty if transformers is not installed."""
     from llmir.backends.silicon.measure import engine_cpu
     from llmir.backends.silicon.measure.machine import FRAMEWORK, write
     from llmir.hw.calibration import KernelParameters
@@ -281,14 +315,14 @@ def _eager_cpus(
 
 
 def _fused(config: Mapping[str, Any]) -> Program:
-    """A program as eager transformers runs it, so far as its kernels are fused at all."""
+    """Lower a program to the kernels that eager transformers runs."""
     from .deployment import pipeline_of
 
     return run(load(dict(config)), pipeline_of())
 
 
 def _built(layout: ModelSetup) -> Program:
-    """The program of a measured row, as its engine runs it."""
+    """The program of a measured row, lowered as its engine runs it."""
     from llmir.hw import library
     from llmir.passes.quantize import Quantize
     from llmir.passes.shard import Shard
@@ -311,7 +345,7 @@ def _built(layout: ModelSetup) -> Program:
 
 
 def _bundled_device(gpu: str) -> Device | None:
-    """The bundled device behind a table's word for a GPU, if it is one."""
+    """The bundled device that a GPU name in a table stands for; None if it is unknown."""
     from llmir.backends.silicon.rows import device_for
     from llmir.hw import library
 

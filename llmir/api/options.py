@@ -1,12 +1,12 @@
 """The options of llmir: each is declared once, as a field of a frozen record.
 
-A field states the name, type, range, unit, default and base help of its option for the command line, the axes
-of `sweep`, the page server and the Python functions. Python functions take whole records, such as
-`llmir.workload(model, "h100-sxm", memory=llmir.Memory(max_num_seqs=64))`. `Requests`, `Lowering`, `DiffSides`
-and `Output` declare options that Python functions take as plain arguments.
+A field declares the name, type, range, unit, default and help of its option. The command line, the axes of
+`sweep`, the page server and the Python functions share the declaration. Python functions take whole records,
+such as `llmir.workload(model, "h100-sxm", memory=llmir.Memory(max_num_seqs=64))`. `Requests`, `Lowering`,
+`DiffSides` and `Output` declare options that Python functions take as plain arguments.
 
-`llmir COMMAND --help` imports this module, so it imports neither numpy nor a frontend or backend at the top.
-The first check of a value imports the pass or `Workload` whose field states the range.
+`llmir COMMAND --help` imports this module, so its top level imports neither numpy nor a frontend or backend.
+The first check of a value imports the pass or `Workload` that declares the range.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ else:
         return lambda record: record
 
 
-Plan = Mapping[str, Mapping[str, str]]  # element types by module and role, as in a file of `--precision`
+Plan = Mapping[str, Mapping[str, str]]  # dtypes by module and role, as in a file of `--precision`
 Kind = TypeVar("Kind", bound="Record")
 
-WORKLOAD = "workload"  # the source of ranges that fields of `Workload` state
+WORKLOAD = "workload"  # the source of ranges that `Workload` declares
 REQUESTS = 10_000_000  # the most requests of a simulation, which limits its memory
 
 
 class Option(NamedTuple):
     """The declaration of an option: a field of a record.
 
-    - `kind`: how values are checked, a key of `_CHECKS`; by default by type and range.
-    - `unit`: a suffix of `name` that the command line omits, such as `s` of `timeout_s`.
-    - `shown`: the default as help prints it.
-    - `metavar`, `list_metavar`: the placeholders of a value, and of a list of values (an axis).
-    - `flags`: the flags of the command line, by default `--name`.
-    - `source`: the pass, or `workload`, and its field that state the range.
-    - `limits`: the range without a source: `least`, `most`, `above` or `choices`.
+    - `kind`: The check of values, a key of `_CHECKS`. The default check uses type and range.
+    - `unit`: A suffix of `name` that the command line omits, such as `s` of `timeout_s`.
+    - `shown`: The default as help prints it.
+    - `metavar`, `list_metavar`: The placeholders of a value, and of a list of values (an axis).
+    - `flags`: The flags of the command line. The default is `--name`.
+    - `source`: The pass, or `workload`, and the field that declare the range.
+    - `limits`: The range without a source: `least`, `most`, `above` or `choices`.
     """
 
     record: str
@@ -76,7 +76,7 @@ class Option(NamedTuple):
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The allowed values of an option that is an enumeration, else nothing."""
+        """The allowed values of an enumeration; empty for other options."""
         return tuple(self.limits.get("choices", ()))
 
     @property
@@ -86,13 +86,24 @@ class Option(NamedTuple):
 
     @property
     def least(self) -> int | None:
-        """The least value of an axis of integers; None for an axis of names."""
+        """The smallest value on an axis of integers; None for an axis of names."""
         if self.kind == "switch":
             return 0
         return int(self._stated()[1].get("least", 0)) if self.is_count else None
 
     def check(self, value: Any, called: str = "") -> Any:
-        """Return `value` as its type; `InputError` in one line, with the name `called`, outside its range."""
+        """Check a value and convert it to the type of the option.
+
+        Args:
+            value: The value.
+            called: The name of the option in messages. The default is its own name.
+
+        Returns:
+            The converted value.
+
+        Raises:
+            InputError: The value has another type or is out of range.
+        """
         name = called or self.name
         if value is None and self.default is None:
             return None
@@ -105,7 +116,7 @@ class Option(NamedTuple):
         return check_field(name, value, *self._stated(), InputError)
 
     def _stated(self) -> tuple[str, Mapping[str, Any]]:
-        """The type and limits: those of the source, if the option has one."""
+        """The type and limits, taken from the source if the option has one."""
         return (self.type, self.limits) if self.source is None else _source_range(*self.source)
 
 
@@ -129,13 +140,13 @@ def _owner(name: str) -> Any:
 
 
 def _option(default: Any, help: str, **about: Any) -> Any:
-    """A field of a record; `about` are other fields of `Option`, and limits."""
+    """Declare a field of a record; `about` contains other fields of `Option` and limits."""
     fields = {name: about.pop(name) for name in Option._fields if name in about}
     return Option("", "", "", default, help, **fields, limits=about)
 
 
 class _Fields:
-    """`__dataclass_fields__` of a record, built on access for `dataclasses.replace` and `fields`."""
+    """Build `__dataclass_fields__` of a record on access, for `dataclasses.replace` and `fields`."""
 
     def __get__(self, record: object, kind: type[Record]) -> Any:
         import dataclasses
@@ -145,7 +156,7 @@ class _Fields:
 
 
 class _Signature:
-    """`__signature__` of a record, built on access for `help`."""
+    """Build `__signature__` of a record on access, for `help`."""
 
     def __get__(self, record: object, kind: type[Record]) -> Any:
         from inspect import Parameter, Signature
@@ -160,7 +171,7 @@ class _Signature:
 
 
 class Record:
-    """The base class of the records, which are frozen dataclasses; each checks its values."""
+    """Base class of the records: frozen dataclasses that check their values."""
 
     options: ClassVar[tuple[Option, ...]] = ()
 
@@ -183,7 +194,7 @@ class Record:
                 raise TypeError(f"{type(self).__name__} has no option {next(iter(named))!r}")
 
         def __init_subclass__(cls):
-            """Read the declarations of a record."""
+            """Collect the option declarations of a record."""
             types = vars(cls)["__annotations__"]
             cls.options = tuple(
                 each._replace(name=name, type=types[name], record=cls.__name__)
@@ -236,7 +247,9 @@ def option(record: type[Record], name: str) -> Option:
 class Estimation(Record):
     """The device, and the cost model that estimates the time of an op on it.
 
-    `cost` may be an object with `price(row)` (`llmir.CostModel`). `price` is in USD per hour, by device name.
+    `cost` may be an object with a method `price(row)` (`llmir.CostModel`). `engine` chooses the kernels.
+    `efficiency` contains shares of the roofline's rates, such as `{"memory": 0.8}`. `price` is in dollars per
+    hour, by device name.
 
     >>> Estimation(engine="vllm@0.12").given
     {'engine': 'vllm@0.12'}
@@ -366,9 +379,9 @@ class Parallel(Record):
 
 @dataclass(frozen=True)
 class Precision(Record):
-    """The element types of weights, activations, KV cache and collectives; None keeps the checkpoint's types.
+    """The dtypes of weights, activations, KV cache and collectives; None uses the dtypes of the checkpoint.
 
-    `plan` maps modules, or patterns with `*`, to the types of their roles.
+    `plan` maps modules, or patterns with `*`, to the dtypes of their roles.
     """
 
     weights: str | None = _option(
@@ -411,8 +424,8 @@ class Precision(Record):
 class Memory(Record):
     """The usable memory of a device, and the limits of a step for which the engine reserves memory.
 
-    `reserve_bytes` is in bytes; lengths are in tokens. Without `chunked_prefill` a step reads whole prompts,
-    and prompts of more tokens than a step are refused. The defaults follow the engine.
+    `reserve_bytes` is in bytes; lengths are in tokens. Without `chunked_prefill` a step prefills whole
+    prompts, and longer prompts than a step can take are refused. The defaults follow the engine.
 
     >>> Memory(memory_utilization=1.2)
     Traceback (most recent call last):
@@ -472,10 +485,10 @@ class Memory(Record):
 
 @dataclass(frozen=True)
 class Drafts(Record):
-    """Speculative decoding: a step verifies `draft_tokens` tokens of each sequence at once.
+    """Speculative decoding: one step verifies `draft_tokens` tokens of each sequence.
 
-    `draft_model`, a program or a model as `load` takes it, drafts one token in each of its steps. If the
-    model is a program, `verify` is the same program with logits of all positions.
+    `draft_model`, a program or a model as in `load`, drafts one token per step. If the model is a program,
+    `verify` is the same program with logits at all positions.
     """
 
     draft_tokens: int | None = _option(
@@ -504,22 +517,22 @@ class Traffic(Record):
 
     Numbers in parentheses are defaults.
 
-    - `rate`: requests per second. Gaps have a gamma distribution of shape `burstiness` (1, a Poisson
+    - `rate`: Requests per second. Gaps have a gamma distribution of shape `burstiness` (1, a Poisson
       process); a smaller shape gives bursts.
-    - `closed`: users, each of whom sends a request when the previous one is answered.
-    - `trace`: a file (formats: docs/serving.md), replayed `speed` times as fast (1). It states the prompts,
-      answers and number of requests.
-    - `prompt` (2048), `generate` (128): tokens, or distributions such as `uniform:100,900` and
-      `lognormal:512,0.6` (median, deviation of the logarithm). `requests` is their number (1000, or 10 of
-      each user).
-    - `lengths`: how answers of a stated number of tokens differ: `spread` (uniform from 0.8 to 1.0 of it, the
-      default of users) or `fixed`.
-    - `prefix_hits`: share of each prompt that is in the cache already.
-    - `cancel`: share of requests that are cancelled after a random part of the answer.
-    - `timeout_s`: seconds after which a request is given up.
-    - `turns`: turns of a session, a number or a distribution. Each prompt begins with all earlier text of its
-      session and follows the answer after an exponential time of mean `think_s` seconds (10).
-    - `seed` (0): the seed of all random numbers.
+    - `closed`: Number of users. Each user sends a request when the previous one has completed.
+    - `trace`: A file (formats: docs/serving.md), replayed `speed` times as fast (1). It contains prompts,
+      outputs and the number of requests.
+    - `prompt` (2048), `generate` (128): Tokens, or distributions such as `uniform:100,900` and
+      `lognormal:512,0.6` (median, standard deviation of the logarithm).
+    - `requests`: Number of requests (1000, or 10 for each user).
+    - `lengths`: Distribution of output lengths around a fixed number: `spread` (uniform from 0.8 to 1.0 of
+      the number, the default of users) or `fixed`.
+    - `prefix_hits`: Share of each prompt that is in the prefix cache.
+    - `cancel`: Share of requests that are cancelled after a random part of the output.
+    - `timeout_s`: Seconds until a client gives up a request.
+    - `turns`: Turns of a session, a number or a distribution. Each prompt begins with all earlier text of its
+      session. It follows the previous response after an exponential time of mean `think_s` seconds (10).
+    - `seed` (0): The seed of all random numbers.
     """
 
     rate: float | None = _option(
@@ -621,7 +634,7 @@ class Servers(Record):
 
     In pools, `prefill_replicas` servers run prefill and `decode_replicas` servers decode. `decode_program` is
     the program of the decode servers if it differs; `decode_verify` and `decode_draft` are then its drafts.
-    Plans are limited to those that the files of `emit` can start.
+    `emit` limits plans to those that the launch files of this engine or orchestrator can start.
     """
 
     replicas: int = _option(
@@ -665,7 +678,7 @@ class Servers(Record):
 
 @dataclass(frozen=True)
 class Reserve(Record):
-    """Reserves of a plan: longer times than estimated, and an unused part of the rate of its servers.
+    """Reserves of a plan: a margin on estimated times, and an unused share of the stable rate of its servers.
 
     >>> Reserve(margin="10%")
     Reserve(margin=0.1)
@@ -768,7 +781,7 @@ class Requests(Record):
 
 @dataclass(frozen=True)
 class Lowering(Record):
-    """How a model is loaded, and the passes that lower it to an engine's kernels."""
+    """The options for loading a model, and the passes that lower it to the kernels of an engine."""
 
     lenient: bool = _option(
         False, "Accept config fields that llmir does not model, with a note.", kind="flag"
@@ -835,7 +848,7 @@ class DiffSides(Record):
 
 @dataclass(frozen=True)
 class Output(Record):
-    """Where a result goes, and in which format."""
+    """The destination of a result, and its format."""
 
     form: str | None = _option(None, "The format of the result.", flags=("--format",))
     output_file: str | None = _option(None, "The file to write.", flags=("-o", "--output"), metavar="FILE")
@@ -874,7 +887,7 @@ AXES: Mapping[str, Option] = {
 
 
 def record_or_default(kind: type[Kind], record: Kind | None) -> Kind:
-    """The record that an argument has, or the default record for None; `InputError` for another value."""
+    """Return the record of an argument, or the default record for None; InputError for another value."""
     if record is not None and not isinstance(record, kind):
         from llmir.base.arguments import refuse
 
@@ -883,7 +896,7 @@ def record_or_default(kind: type[Kind], record: Kind | None) -> Kind:
 
 
 def _any(option: Option, name: str, value: Any) -> Any:
-    """A value that the code which uses it checks, such as a device or a cost model."""
+    """Accept any value; the code that uses it checks it, such as a device or a cost model."""
     return value
 
 
@@ -901,18 +914,18 @@ def _flag(option: Option, name: str, value: Any) -> Any:
 
 
 def _switch(option: Option, name: str, value: Any) -> Any:
-    """A boolean, or 1 or 0 as in axes."""
+    """Check a boolean, or 1 or 0 on an axis."""
     return bool(option._checked(name, value))
 
 
 def _whole(option: Option, name: str, value: Any) -> Any:
-    """An integer, also as a float such as 1e5."""
+    """Check an integer, which may be a float such as 1e5."""
     whole = isinstance(value, float) and value.is_integer()
     return option._checked(name, int(value) if whole else value)
 
 
 def _percent(option: Option, name: str, value: Any) -> Any:
-    """A share: a number, or a text such as `10%`."""
+    """Check a share: a number, or a text such as `10%`."""
     from llmir.base.arguments import check_field
 
     if isinstance(value, str):
@@ -925,7 +938,7 @@ def _percent(option: Option, name: str, value: Any) -> Any:
 
 
 def _lengths(option: Option, name: str, value: Any) -> Any:
-    """A number of tokens, or a distribution with its parameters."""
+    """Check a number of tokens, or a distribution with its parameters."""
     from llmir.backends.simulate.load import length_distribution
 
     length_distribution(name, value)
@@ -933,7 +946,7 @@ def _lengths(option: Option, name: str, value: Any) -> Any:
 
 
 def _stages(option: Option, name: str, value: Any) -> Any:
-    """A number of stages, or the layers of each stage."""
+    """Check a number of stages, or the layers of each stage."""
     if isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping)):
         from llmir.base.arguments import items
 
@@ -962,7 +975,7 @@ def _draft_tokens(option: Option, name: str, value: Any) -> Any:
 
 
 def _shares(option: Option, name: str, value: Any) -> Any:
-    """Numbers by name, read-only."""
+    """Check numbers by name; the result is read-only."""
     from llmir.base.arguments import mapping, number
     from llmir.base.values import FrozenDict
 
@@ -971,7 +984,7 @@ def _shares(option: Option, name: str, value: Any) -> Any:
 
 
 def _prices(option: Option, name: str, value: Any) -> Any:
-    """USD an hour by device, read-only; `with_prices` of `llmir.hw.library` checks the names and numbers."""
+    """Check dollars per hour by device. `with_prices` of `llmir.hw.library` checks names and numbers."""
     from llmir.base.arguments import mapping
     from llmir.base.values import FrozenDict
 
@@ -979,7 +992,7 @@ def _prices(option: Option, name: str, value: Any) -> Any:
 
 
 def _plan(option: Option, name: str, value: Any) -> Any:
-    """Types by module and role, read-only; a type alone, such as `bf16`, is for weights."""
+    """Check dtypes by module and role; a single dtype, such as `bf16`, applies to weights."""
     from llmir.base.arguments import mapping, text
     from llmir.base.values import freeze
 
@@ -992,7 +1005,7 @@ def _plan(option: Option, name: str, value: Any) -> Any:
 
 
 def limit_seconds(name: str, limit: float | str | None) -> float | None:
-    """A latency limit in seconds; InputError for a limit of a percentile, which only simulations have."""
+    """Convert a latency limit to seconds; InputError for a percentile, which only simulations have."""
     from llmir.backends.search.traffic import latency_limit
 
     if limit is None:
@@ -1006,7 +1019,7 @@ def limit_seconds(name: str, limit: float | str | None) -> float | None:
 
 
 def _time(option: Option, name: str, value: Any) -> Any:
-    """A time in seconds, or with a unit."""
+    """Check a time in seconds, or with a unit."""
     return limit_seconds(name, value)
 
 

@@ -1,4 +1,4 @@
-"""Interactive pages: a model in several set-ups, as one HTML file (`page`)."""
+"""Interactive pages: one HTML file with a model in several configurations (`page`)."""
 
 from __future__ import annotations
 
@@ -35,17 +35,25 @@ def page(
     memory_utilization: float | None = None,
     max_size: int | None = None,
 ) -> Page:
-    """A page of HTML that computes what `workload` says of a model, in each combination of some axes.
+    """Build an HTML page that computes the results of `workload` for a model in several configurations.
 
-    `model` is what `load` takes, or a program, which is estimated as it is. `axes` are those of a structure
-    as `sweep` has them, such as `{"hw": "h100-sxm,h200", "tp": (1, 2)}`. `batch`, `prompt` and `generate`
-    are where its sliders stand, and `pipeline` are the passes between types and ranks, by default the
-    engine's. `memory_utilization` is the share of the memory that may be used. The page is one file, which
-    opens from disk and asks no server, and what a notebook shows. It has `max_size` bytes at most, by
-    default 5 MB.
+    The page is one file that opens from disk without a server. A notebook displays it.
 
-    InputError for axes that mean nothing, for more than 64 combinations or a larger page, and for models that
-    read images or see prompts in part.
+    Args:
+        model: A model as in `load`, or a program, which is estimated as it is.
+        axes: The axes of the configurations, as in `sweep`, such as `{"hw": "h100-sxm,h200", "tp": (1, 2)}`.
+            The page has one configuration for each combination.
+        batch, prompt, generate: The first positions of the sliders.
+        pipeline: The passes between dtypes and ranks. The default is the engine's passes.
+        memory_utilization: The usable share of the device memory.
+        max_size: Largest size of the page in bytes. The default is 5 MB.
+
+    Returns:
+        A `Page`.
+
+    Raises:
+        InputError: An axis is invalid, there are more than 64 combinations, the page is too large, or the
+            model has image inputs or prefix attention.
 
     >>> html = page("llama3.2-1b", {"tp": (1, 2)})
     >>> html.startswith("<!doctype html>"), len(html) < 250_000
@@ -70,7 +78,7 @@ def setups(
     pipeline: Step | Sequence[Step] | None = None,
     memory_utilization: float | None = None,
 ) -> list[Setup]:
-    """The set-ups of a page: each combination of its axes, the last one fastest."""
+    """The configurations of a page: every combination of its axes, the last axis fastest."""
     from llmir.backends.export.page.bundle import MOST
     from llmir.backends.search.sweep import POINTS
     from llmir.hw.library import check_unique
@@ -99,7 +107,10 @@ def setups(
 
 
 def setup(program: Program, pipeline: tuple[Step, ...] | None, structure: Mapping[str, Any]) -> Setup:
-    """A set-up of a page, or why it cannot be; `structure` is a value of each axis."""
+    """Build one configuration of a page, or the reason why it is impossible.
+
+    `structure` contains one value for each axis.
+    """
     from llmir.backends.cost.models import model
     from llmir.backends.export.page.setups import Setup
     from llmir.hw.library import load as load_device

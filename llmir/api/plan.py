@@ -1,4 +1,4 @@
-"""Plans for a traffic: which devices, how many, and how a model is split over them (`plan`)."""
+"""Plans for a traffic: the devices, their number, and the split of a model over them (`plan`)."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ DEVICES = 1 << 16  # the largest `gpus`
 TRAFFIC = ("rate", "prompt", "generate", "requests", "seed", "prefix_hits")  # options of `Traffic` for a plan
 SERVERS = ("link", "router", "emit")  # options of `Servers` for a plan
 ROLES = ("weights", "activations", "kv")  # options of `Precision` for a plan
-REQUEST_S, REQUEST_BYTES = 1.2e-5, 3500  # of a simulated request, measured on plans of 10,000 and 200,000
+REQUEST_S, REQUEST_BYTES = 1.2e-5, 3500  # per simulated request, measured on plans of 10,000 and 200,000
 ROUTERS = ("round-robin", "random", "least-loaded")  # routers for a plan
-HEADROOM = 0.1  # of the stable rate, where no limit of TTFT bounds how long requests wait
-# Of the stable rate with such a limit. Nearer to it runs end before queues reach their steady state.
+HEADROOM = 0.1  # share of the stable rate, if no TTFT limit bounds the waiting time
+# The share with a TTFT limit. With less headroom, runs end before queues reach their steady state.
 LEAST_HEADROOM = 0.05
 REPLICA = 64  # the most devices of a replica
 
@@ -77,34 +77,39 @@ def plan(
 ) -> Plans:
     """Find plans that serve the requests of `traffic` within limits, the cheapest first.
 
-    A model given by name, path or config runs the passes of the engine. A program is estimated as it is.
-    Closed forms estimate every split of the model. The plans on the front are then simulated on the traffic,
-    with five seeds or more until the verdict on each limit is certain at 99%. Cost ranks the plans of devices
-    with a price. Those of devices without one follow, ranked by the number of devices.
+    Closed forms estimate every split of the model. The plans on the Pareto front are then simulated with at
+    least five seeds, until the verdict on each limit is certain at 99%. Plans with a known price are ranked
+    by cost. Plans without a price follow, ranked by the number of devices.
 
     Args:
+        model: A name, path or config, which is lowered by the passes of the engine. Or a program, which is
+            estimated as it is.
         hw: Devices, separated by commas or in a list.
-        traffic: The requests; a plan takes `rate`, `prompt`, `generate`, `requests`, `seed` and
+        traffic: The requests (`Traffic`). A plan uses `rate`, `prompt`, `generate`, `requests`, `seed` and
             `prefix_hits`.
         max_ttft, max_tpot: Limits in seconds, or texts such as `30ms`. They apply to the 99th percentile of
             requests, or to another statistic such as `mean:30ms` or `p50:30ms`.
-        gpus: The largest number of devices; by default any number.
-        precision: Element types to compare: each of `weights`, `activations` and `kv` may list several, such
-            as `Precision(weights="bf16,fp8")`. Activations follow the engine, as in `analyze`.
-        chunk: Prompt tokens of a step; by default every size that the engine supports.
-        batch: Requests of a step, likewise.
-        servers: With a `link` for caches (nvlink, network, or a rate such as `25GBps,5us`) the search
-            includes plans of separate prefill and decode servers. The `router` distributes requests to
-            servers of a kind: round-robin (the default), random or least-loaded. With `emit`, an engine
-            (vllm, sglang, trtllm) or containers of the engine of the estimate (compose, k8s, dynamo), plans
-            are limited to those that `launch_files` can start. A plan takes no other option.
-        drafts: Speculative decoding, as in `server`. Its programs are split as the model is.
+        gpus: The largest number of devices. The default is no limit.
+        precision: Dtypes to compare (`Precision`). Each of `weights`, `activations` and `kv` may list
+            several, such as `Precision(weights="bf16,fp8")`. Activations follow the engine, as in `analyze`.
+        chunk: Prompt tokens of a step. The default is every size that the engine supports.
+        batch: Requests of a step. The default is every size that the engine supports.
+        servers: The servers (`Servers`). With a `link` for caches (nvlink, network, or a rate such as
+            `25GBps,5us`) the search includes plans with separate prefill and decode servers. The `router`
+            distributes requests: round-robin (the default), random or least-loaded. `emit` limits plans to
+            those that `launch_files` can start: of an engine (vllm, sglang, trtllm), or in containers
+            (compose, k8s, dynamo). A plan uses no other option of the record.
+        drafts: Speculative decoding (`Drafts`), as in `server`. Its programs are split like the model.
         progress: Called before each simulated run with its number and its plan.
-        estimation: A plan takes `engine`, and `price` in dollars per hour of a device by name.
-        reserve: `margin` plans for times that much longer. `headroom` is the share of the stable rate that a
-            plan leaves unused, by default 10% without `max_ttft` and 5% with it.
-        memory: Settings of each server. The search does not change those that are stated, and the files of
-            `launch_files` set them. A plan takes no `max_model_len` and no `cache_policy`.
+        estimation: The cost model (`Estimation`). A plan uses `engine`, and `price` in dollars per hour by
+            device name.
+        reserve: Safety margins (`Reserve`). `margin` adds a share to all times. `headroom` is the unused
+            share of the stable rate, by default 10% without `max_ttft` and 5% with it.
+        memory: Settings of each server (`Memory`). The search does not change them, and `launch_files` writes
+            them. A plan uses neither `max_model_len` nor `cache_policy`.
+
+    Returns:
+        The plans, the best first.
 
     Raises:
         InputError: An argument is out of range or has no effect in a plan, or no split is possible.
@@ -167,15 +172,19 @@ def plan(
 
 
 def launch_files(plans: Plans, emit: str, model: str, draft_model: str = "") -> dict[str, str]:
-    """The files by name that start the first plan and that benchmark it; none without a plan.
+    """Write the files that start and benchmark the best plan; empty without a plan.
 
     Args:
-        emit: As in `plan`, which then finds only plans that can be started.
-        model: The name, id or path of the model that was planned.
-        draft_model: That of the draft model, if there is one.
+        plans: The result of `plan`.
+        emit: As in `plan`, which must have the same value.
+        model: The name, id or path of the planned model.
+        draft_model: The name, id or path of the draft model; empty without one.
+
+    Returns:
+        The text of each file by file name.
 
     Raises:
-        InputError: The plan cannot be started so.
+        InputError: The plan cannot be started in this way.
 
     >>> import llmir
     >>> servers = llmir.Servers(emit="k8s")
@@ -193,7 +202,7 @@ def launch_files(plans: Plans, emit: str, model: str, draft_model: str = "") -> 
 
 
 def checkpoint(model: str) -> Checkpoint:
-    """What an engine loads for a model by name, id or path.
+    """The checkpoint that an engine loads for a model, given by name, id or path.
 
     >>> checkpoint("llama3.1-8b").id, checkpoint("Qwen/Qwen3-32B").id
     ('meta-llama/Llama-3.1-8B', 'Qwen/Qwen3-32B')
@@ -215,7 +224,7 @@ def checkpoint(model: str) -> Checkpoint:
 
 
 def _requests(traffic: Traffic | None) -> Any:
-    """The traffic of a plan, with its defaults; InputError for requests that do not come at random."""
+    """The traffic of a plan with its defaults; InputError unless requests arrive at a rate."""
     if traffic is None:
         raise InputError("traffic: say how many requests come in a second, such as llmir.Traffic(rate=2)")
     record = record_or_default(Traffic, traffic)
@@ -237,7 +246,7 @@ def _served(
     router: str | None,
     reserve: Reserve,
 ) -> Load:
-    """The traffic that a plan serves; InputError for a router and for lengths that it cannot."""
+    """The traffic that a plan serves; InputError for a router or for lengths that plans do not support."""
     from llmir.backends.search.traffic import Traffic as Load
     from llmir.backends.simulate.router import FIRST
 
@@ -260,7 +269,7 @@ def _served(
 
 
 def _servers(servers: Servers | None) -> Servers:
-    """The servers of a plan; InputError for options that it cannot take."""
+    """The servers of a plan; InputError for options that a plan does not use."""
     record = record_or_default(Servers, servers)
     if name := next((name for name in record.given if name not in SERVERS), None):
         raise InputError(f"{name}: cannot act in a plan, which has its own; leave it out")
@@ -270,9 +279,9 @@ def _servers(servers: Servers | None) -> Servers:
 
 
 def _settings(memory: Memory, chunk: object, batch: object) -> tuple[dict[str, Any], int | None]:
-    """The stated settings of each server as fields of `Structure`, and the stated tokens of a step.
+    """The declared settings of each server as fields of `Structure`, and the declared tokens of a step.
 
-    InputError for an option of `Memory` that a plan does not take, and for sizes that are stated twice.
+    InputError for an option of `Memory` that a plan does not use, and for a size that is declared twice.
     """
     if name := next((name for name in memory.given if name not in PLAN_MEMORY), None):
         raise InputError(f"{name}: cannot act in a plan, which has its own; leave it out")
@@ -289,7 +298,7 @@ def _settings(memory: Memory, chunk: object, batch: object) -> tuple[dict[str, A
 
 
 def _draft_programs(source: ModelSource, drafts: Drafts | None) -> Drafts:
-    """Drafts with their programs before any pass."""
+    """Load the programs of drafts, before any pass."""
     drafts = record_or_default(Drafts, drafts)
     if drafts.draft_tokens is None or isinstance(source.model, Program):
         return drafts
@@ -299,7 +308,7 @@ def _draft_programs(source: ModelSource, drafts: Drafts | None) -> Drafts:
 
 
 def _precisions(precision: Precision) -> list[Precision]:
-    """Every combination of the element types that a plan may have."""
+    """Every combination of the dtypes that a plan compares."""
     if name := next((name for name in precision.given if name not in ROLES), None):
         raise InputError(f"{name}: cannot act in a plan; a plan takes {', '.join(ROLES)}")
     lists: list[list[str | None]] = []
@@ -326,7 +335,7 @@ def _sizes(name: str, value: Any) -> tuple[int, ...] | None:
 
 
 def _devices(hw: Any, price: Mapping[str, float] | None) -> list[Any]:
-    """The devices with their prices; InputError for a price of a device that is not among them."""
+    """The devices with their prices; InputError for a price of another device."""
     from llmir.hw.library import check_unique, with_prices
 
     names = hw.split(",") if isinstance(hw, str) else hw if isinstance(hw, (list, tuple)) else [hw]
@@ -348,7 +357,7 @@ def _structures(
     most: int | None,
     drafts: tuple[int, float, Program, Program | None] | None,
 ) -> tuple[list[Structure], dict[str, Rejection]]:
-    """Every possible split on every device, and the reason for each rejected one."""
+    """Build every possible split on every device, and collect the reason for each rejected one."""
     from llmir.backends.request.speculation import draft_kind
     from llmir.backends.search.launch import check_launch, check_types, launchable
     from llmir.backends.search.structures import Rejection, Structure, splits, structure_name
@@ -399,7 +408,7 @@ def _structures(
 def _draft_steps(
     deployed: Program, steps: Sequence[Step], runs: Any, count: int, share: float, *programs: Program | None
 ) -> DraftSteps:
-    """Draft and verification steps after the same passes; InputError if they cannot be simulated."""
+    """Lower draft and verification steps by the same passes; InputError if they cannot be simulated."""
     from llmir.backends.simulate.drafts import Drafts as DraftSteps
 
     verify, small = (each and lower(each, steps) for each in programs)

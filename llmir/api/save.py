@@ -27,11 +27,23 @@ def save(
     *,
     max_size: int | None = None,
 ) -> Path:
-    """A report, a difference, a program … as a file; its suffix says the format, unless `format` does.
+    """Write a result, such as a report, a comparison or a program, to a file.
 
-    Formats are `table` (.txt), `json`, `csv`, `md` and `html`, as far as the class of `result` has them, `ir`
-    for programs, and those of plugins. A page has `max_size` bytes at most (5 MB). Raises `InputError` or
-    `OutputError`, and then leaves no file.
+    A failed call leaves no file.
+
+    Args:
+        result: The result.
+        path: The file. Its suffix selects the format.
+        format: The format, instead of the suffix: `table` (.txt), `json`, `csv`, `md` or `html` if `result`
+            supports it, `ir` for programs, or a format of a plugin.
+        max_size: Largest size of an HTML page in bytes. The default is 5 MB.
+
+    Returns:
+        The path.
+
+    Raises:
+        InputError: The result does not support the format, or the page is too large.
+        OutputError: The file cannot be written.
     """
     from llmir.backends.export.files import check_writable, write
     from llmir.backends.export.page.document import write_page
@@ -61,13 +73,20 @@ def draw(
     level: str | None = None,
     phase: str = "both",
 ) -> Path:
-    """A picture of a report, a workload or a difference of two; the suffix says how.
+    """Draw a report, a workload or a comparison as a graph.
 
-    That is `.svg`, `.png`, `.pdf`, or `.dot` (`.gv`). `level` is `overview`, `layer` (every op of one layer)
-    or `full` (every op of every layer); by default it is `layer`, or `overview` if a layer has more than 60
-    ops. What `llmir.diff` gives has the ops of one layer. `phase` is `prefill`, `decode` or `both` steps of a
-    workload, and a report is one step anyway. Returns the path written: without Graphviz's `dot` that is its
-    input, `.dot`, and a warning. Raises `OutputError`.
+    Args:
+        job: The estimate to draw.
+        path: The file. Its suffix selects the format: `.svg`, `.png`, `.pdf`, `.dot` or `.gv`.
+        level: `overview`, `layer` (every op of one layer) or `full` (every op of every layer). The default is
+            `layer`, or `overview` if a layer has more than 60 ops. A comparison shows the ops of one layer.
+        phase: Steps of a workload: `prefill`, `decode` or `both`.
+
+    Returns:
+        The written path. Without the Graphviz command `dot` it is a `.dot` file, and a warning is shown.
+
+    Raises:
+        OutputError: The file cannot be written.
     """
     from llmir.backends.export.dot.render import draw
 
@@ -82,13 +101,26 @@ def trace(
     rank: int | None = None,
     max_size: int | None = None,
 ) -> Path:
-    """The timeline of a report, or of a workload's steps, as PyTorch's profiler writes it, for Perfetto.
+    """Write a timeline in the format of the PyTorch profiler, for Perfetto, or as an HTML page.
 
-    That of a simulation has its servers with their steps, and its requests. `path` is a `.json` or
-    `.json.gz`; or a `.html`, a page of a report or a workload with the timeline to scale, of `max_size` bytes
-    at most (5 MB). `phase` is as in `draw`. The first rank of each pipeline stage stands for its stage; with
-    `rank`, a number from 0, the file is of that rank alone. Returns the path written. Raises `InputError` or
-    `OutputError`, and then leaves no file.
+    The timeline of a simulation contains servers with their steps, and requests. A failed call leaves no
+    file.
+
+    Args:
+        job: The estimate or simulation.
+        path: A `.json` or `.json.gz` file. For a report or workload also an `.html` file, a page with the
+            timeline drawn to scale.
+        phase: Steps of a workload: `prefill`, `decode` or `both`.
+        rank: The rank to write, from 0. By default the first rank of each pipeline stage represents its
+            stage.
+        max_size: Largest size of a page in bytes. The default is 5 MB.
+
+    Returns:
+        The written path.
+
+    Raises:
+        InputError: An argument is invalid for this job or format.
+        OutputError: The file cannot be written.
     """
     from llmir.backends.export.timeline import write_document, write_trace
     from llmir.backends.simulate.result import Simulation
@@ -109,7 +141,7 @@ def trace(
 def _timeline(
     job: object, path: str | os.PathLike[str], phase: str, rank: int | None, max_size: int | None
 ) -> Path:
-    """The page of a timeline."""
+    """Write the HTML page of a timeline."""
     from llmir.backends.export.files import check_writable, write
     from llmir.backends.export.page.results import timeline
     from llmir.backends.request.workload import Workload

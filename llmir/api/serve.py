@@ -1,6 +1,7 @@
-"""Simulate an engine that serves requests over time: `simulate`, and its parts.
+"""Simulate an engine that serves requests over time: `simulate` and its parts.
 
-`traffic` makes requests, `server` and `pools` serve them, and `replicate` repeats a simulation by seeds.
+`traffic` generates requests, `server` and `pools` serve them, and `replicate` repeats a simulation with
+different seeds.
 """
 
 from __future__ import annotations
@@ -44,14 +45,27 @@ def simulate(
 ) -> Simulation:
     """Simulate an engine that serves requests over time, step by step, with the engine's scheduler.
 
-    Equal to `server(model, hw, …).run(traffic(…))`, which describe the other arguments.
+    The result equals `server(model, hw, …).run(traffic(…))`.
 
     Args:
-        warm_up: Number of first requests that latencies and goodput leave out; by default 0, in a closed loop
-            two of each user.
-        max_ttft_s: Limit of TTFT in seconds; goodput counts the requests within the limits.
-        max_tpot_s: Limit of TPOT in seconds, likewise.
-        servers: Replicas behind a router, or pools of prefill and decode servers joined by a link.
+        model, hw: As in `analyze`.
+        traffic: The requests (`Traffic`).
+        warm_up: Number of first requests excluded from latencies and goodput. The default is 0, and two for
+            each user in a closed loop.
+        max_ttft_s: Limit of TTFT in seconds. Goodput counts the requests within all limits.
+        max_tpot_s: Limit of TPOT in seconds.
+        servers: Replicas behind a router, or pools of prefill and decode servers (`Servers`).
+        memory: The usable memory and the limits of a step (`Memory`).
+        drafts: Speculative decoding (`Drafts`), as in `server`.
+        parallel: The ranks that share the model (`Parallel`).
+        precision: The dtypes (`Precision`).
+        estimation: The cost model (`Estimation`).
+
+    Returns:
+        A `Simulation`.
+
+    Raises:
+        InputError: An argument is invalid, or the simulation exceeds the work budget.
 
     >>> import llmir
     >>> model = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
@@ -66,12 +80,12 @@ def simulate(
     return run(_load(traffic), warm_up=warm_up, max_ttft_s=max_ttft_s, max_tpot_s=max_tpot_s)
 
 
-REQUEST_BYTES = 1200  # of a simulated request, measured on runs of 200,000
-PILOT = 1000  # requests of the run that shows how long each takes
+REQUEST_BYTES = 1200  # per simulated request, measured on runs of 200,000
+PILOT = 1000  # requests of the run that measures the time per request
 
 
 def _check_work(run: Callable[..., Simulation], traffic: Traffic, times: int = 1) -> None:
-    """`InputError` for runs of more requests than the budget allows, by a run of the first ones."""
+    """Raise InputError if runs exceed the work budget; a run of the first requests measures the time."""
     requests = _requests(_traffic(traffic))
     what = f"{f'{times:,} runs' if times > 1 else 'a run'} of {requests:,} requests"
     advice = "simulate fewer of them"
@@ -81,10 +95,10 @@ def _check_work(run: Callable[..., Simulation], traffic: Traffic, times: int = 1
 
 
 def _request_s(run: Callable[..., Simulation], traffic: Traffic) -> float:
-    """Seconds of a simulated request; 0 if a run is refused, as the run of all requests then says."""
+    """Seconds per simulated request; 0 if the run is refused, so that the full run reports the error."""
     pilot = _load(replace(traffic, requests=PILOT))
     try:
-        run(pilot)  # makes the table of step times
+        run(pilot)  # builds the table of step times
     except LlmirError:
         return 0.0
     start = time.process_time()
@@ -93,7 +107,7 @@ def _request_s(run: Callable[..., Simulation], traffic: Traffic) -> float:
 
 
 def _requests(traffic: Traffic) -> int:
-    """The number of requests; 0 for those of a trace, which are read from its file first."""
+    """The number of requests; 0 for a trace, which is read before it is counted."""
     from llmir.backends.simulate.load import closed_loop_requests
 
     if traffic.trace is not None:
@@ -103,7 +117,7 @@ def _requests(traffic: Traffic) -> int:
 
 
 def _repeated(run: Callable[..., Simulation], each: Sequence[Traffic], **counted: Any) -> list[Simulation]:
-    """A run of each traffic; `InputError` if all of them take more work than the budget allows."""
+    """Simulate each traffic; InputError if all runs together exceed the work budget."""
     _check_work(run, each[0], len(each))
     pace = Pace(f"a series of {len(each):,} runs", "simulate fewer of them", len(each))
     found = []
@@ -123,14 +137,21 @@ def server(
     precision: Precision | None = None,
     estimation: Estimation | None = None,
 ) -> Profile:
-    """An engine that serves a program on a device; its `run` simulates a load.
+    """Build a server for a program on a device; its `run` simulates a load.
 
-    All runs share one table of step times. Use a server to try many rates or seeds. The other arguments are
-    as in `workload`.
+    All runs share one table of step times, so use one server to try many rates or seeds.
 
     Args:
-        drafts: Speculative decoding, as in `speculate`. The seed of the traffic draws the number of accepted
-            tokens of each step.
+        model, hw: As in `analyze`.
+        memory: The usable memory and the limits of a step (`Memory`).
+        drafts: Speculative decoding (`Drafts`), as in `speculate`. The number of accepted tokens of each step
+            is random, with the seed of the traffic.
+        parallel: The ranks that share the model (`Parallel`).
+        precision: The dtypes (`Precision`).
+        estimation: The cost model (`Estimation`).
+
+    Returns:
+        The server as a `Profile`.
 
     >>> import llmir
     >>> model = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
@@ -157,10 +178,16 @@ def server(
 
 
 def traffic(traffic: Traffic) -> Load:
-    """The requests of a `Traffic`: arrival times and tokens; equal records give equal requests.
+    """Generate the arrival times and tokens of requests; equal records give equal requests.
+
+    Args:
+        traffic: The description of the requests.
+
+    Returns:
+        A `Load`.
 
     Raises:
-        InputError: Not exactly one of rate, closed and trace is given, or two options exclude each other.
+        InputError: Not exactly one of rate, closed and trace is set, or two options exclude each other.
 
     >>> len(traffic(Traffic(rate=2, requests=50)).arrival_s)
     50
@@ -204,7 +231,7 @@ def traffic(traffic: Traffic) -> Load:
 
 
 def _answers(traffic: Traffic) -> int | str:
-    """The tokens of answers, or their law; `InputError` for a law with `lengths`."""
+    """The number of output tokens or its distribution; InputError for a distribution with `lengths`."""
     from llmir.backends.request.workload import LONGEST
     from llmir.backends.simulate.load import spread_lengths
 
@@ -220,11 +247,11 @@ def _answers(traffic: Traffic) -> int | str:
     return spread_lengths(tokens) if spread else tokens
 
 
-_load = traffic  # for functions with an argument `traffic`
+_load = traffic  # for functions with an argument named `traffic`
 
 
 def _traffic(traffic: object) -> Traffic:
-    """The record of an argument; InputError for another value."""
+    """Return the record of an argument; InputError for another value."""
     return (
         traffic if isinstance(traffic, Traffic) else arguments.refuse("traffic", traffic, "llmir.Traffic(…)")
     )
@@ -246,13 +273,17 @@ def replicate(
     precision: Precision | None = None,
     estimation: Estimation | None = None,
 ) -> Replications:
-    """Repeat `simulate` with consecutive seeds: means over the runs, with 95% confidence intervals.
-
-    The other arguments are as in `simulate`.
+    """Repeat `simulate` with consecutive seeds and return means with 95% confidence intervals.
 
     Args:
-        traffic: The requests; the first run has its seed.
-        times: The number of runs, from 2 to 1000.
+        model, hw: As in `analyze`.
+        traffic: The requests (`Traffic`); the first run uses its seed.
+        times: Number of runs, from 2 to 1000.
+        warm_up, max_ttft_s, max_tpot_s, servers, memory, drafts, parallel, precision, estimation: As in
+        `simulate`.
+
+    Returns:
+        A `Replications`.
 
     >>> import llmir
     >>> model = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
@@ -295,7 +326,7 @@ def simulate_rates(
     precision: Precision | None = None,
     estimation: Estimation | None = None,
 ) -> RateSeries:
-    """`simulate` at each of `rates`, repeated `times` times as by `replicate`; step times are shared."""
+    """Run `simulate` at each of `rates`, repeated `times` times as by `replicate`; runs share step times."""
     from llmir.backends.simulate.replications import RateSeries, Replications
 
     how = memory, drafts, parallel, precision, estimation
@@ -310,12 +341,16 @@ def simulate_rates(
 
 
 def pools(prefill: Profile, decode: Profile, link: str) -> Pools:
-    """Prefill servers and decode servers that exchange caches over a link; `run` simulates a load.
+    """Combine prefill servers and decode servers that send caches over a link; `run` simulates a load.
 
     Args:
         prefill: A server that runs prefill, made by `llmir.server`.
         decode: A server that decodes, made by `llmir.server`.
-        link: A link between two such devices such as `nvlink`, `network`, or a rate such as `25GBps,5us`.
+        link: A link between two devices of this kind such as `nvlink`, `network`, or a rate such as
+            `25GBps,5us`.
+
+    Returns:
+        A `Pools`.
 
     Raises:
         InputError: The engine does not support these pools (docs/servers.md).
@@ -347,7 +382,7 @@ def _serving(
     precision: Precision | None,
     estimation: Estimation | None,
 ) -> Callable[..., Simulation]:
-    """The function that simulates a load: of a server, or of pools if one of their options is given."""
+    """The function that simulates a load: on a server, or on pools if one of their options is set."""
     servers = record_or_default(Servers, servers)
     if servers.emit is not None:
         raise InputError(f"emit: {servers.emit}; files start a plan, leave it out")

@@ -1,6 +1,6 @@
-"""Sweeps: the steps of a model in many structures at many points (`sweep`, `sweep_to`).
+"""Sweeps: steps of a model in many structures at many points (`sweep`, `sweep_to`).
 
-A structure is a program on a device; points are batch sizes and lengths.
+A structure is a program on a device. Points are batch sizes and lengths.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 Structure = Mapping[str, Any]
 Progress = Callable[[int, int, int], object]
 
-STRUCTURES = 100_000  # a day of them
-ROWS = 20_000_000  # in memory: 4 GB
-LARGE = 1 << 20  # of them that are evaluated together, where all stay in memory
-ROOM = 1 << 19  # rows that wait to be taken from workers: 120 MB
+STRUCTURES = 100_000  # about a day of computing
+ROWS = 20_000_000  # 4 GB in memory
+LARGE = 1 << 20  # rows evaluated together if all rows stay in memory
+ROOM = 1 << 19  # rows of workers that wait for the caller: 120 MB
 
 
 def sweep(
@@ -51,20 +51,29 @@ def sweep(
     executor: Executor | None = None,
     progress: Progress | None = None,
 ) -> Sweep:
-    """Each step of a model in all combinations of some axes, which `analyze` would say one by one.
+    """Estimate the steps of a model for all combinations of several axes.
 
-    `model` is what `load` takes, or a program, which is estimated as it is. Axes of the structure are `hw`,
-    `engine`, `cost`, the types `weights`, `activations`, `kv` and `collectives`, the ranks `tp`, `pp`,
-    `micro_batches`, `dp`, `ep`, `sp` and `redundant_experts`, `dispatch` and `routing`; of points `batch`,
-    `new` and `context`. Without `activations` these follow the engine, as in `analyze`. Values are
-    numbers and names, or as on the command line, `"1:64:x2"`. `pipeline` are the passes between types and
-    ranks, by default the engine's, and `price` what an hour of a device costs, in USD by device. `memory`
-    decides what fits: its share that may be used, what is reserved, and the sequences of a step. An
-    `executor` of `concurrent.futures` spreads structures over workers, and `progress` is told how many rows
-    are done, of how many, and how many are refused. A structure that cannot be is a row that says why, and so
-    is one whose worker died twice.
+    Each row equals the result of `analyze`. An impossible structure is one row with the reason in the column
+    `refused`, as is a structure that has crashed two workers.
 
-    InputError for axes and values that mean nothing, and what `load` raises.
+    Args:
+        model: A model as in `load`, or a program, which is estimated as it is.
+        axes: Values by axis: numbers, names, or ranges such as `"1:64:x2"`. Axes of the structure are `hw`,
+            `engine`, `cost`; the dtypes `weights`, `activations`, `kv` and `collectives`; the ranks `tp`,
+            `pp`, `micro_batches`, `dp`, `ep`, `sp` and `redundant_experts`; `dispatch` and `routing`. Axes of
+            points are `batch`, `new` and `context`. Without `activations`, these follow the engine.
+        pipeline: The passes between dtypes and ranks. The default is the engine's passes.
+        price: Dollars per hour by device name.
+        memory: The usable memory, the reserves and the sequences of a step, which decide whether a point fits
+            (`Memory`).
+        executor: An executor of `concurrent.futures` that runs structures in parallel.
+        progress: Called with the rows done, the number of rows and the rows refused.
+
+    Returns:
+        A `Sweep`.
+
+    Raises:
+        InputError: An axis or a value is invalid. `load` raises its own errors.
 
     >>> found = sweep("llama3.1-8b", {"tp": (1, 3), "batch": "1:16:x4", "context": 1000})
     >>> [row["batch"] for row in found.rows()]
@@ -99,14 +108,25 @@ def sweep_to(
     executor: Executor | None = None,
     progress: Progress | None = None,
 ) -> SweepFile:
-    """The rows of `sweep` in a file, or a folder of parts, one for each structure: any number of them.
+    """Write the rows of `sweep` to a file, or to a folder with one part for each structure.
 
-    A file's suffix says its format: `.csv`, `.jsonl`, `.parquet` or `.arrow`. A path that ends in `/`, or is
-    a folder, is one of parts, in `format`, by default `parquet`. Parts are there when they are whole, those
-    of a file in a folder beside it, `NAME.parts`, until it is: whoever asks again after an interrupt has what
-    is whole read, and the rest computed.
+    The number of rows is not limited by memory. Parts appear when they are complete. The parts of a single
+    file are first written to a folder next to it, `NAME.parts`. A call that repeats an interrupted one reads
+    the complete parts and computes the others.
 
-    OutputError for what cannot be written, InputError where all rows are refused, and what `sweep` raises.
+    Args:
+        path: A file with the suffix `.csv`, `.jsonl`, `.parquet` or `.arrow`; or a folder, whose path exists
+            or ends in `/`.
+        model, axes: As in `sweep`.
+        format: The format of a folder. The default is `parquet`.
+        pipeline, price, memory, executor, progress: As in `sweep`.
+
+    Returns:
+        A `SweepFile`.
+
+    Raises:
+        OutputError: The path cannot be written.
+        InputError: All rows are refused, or an argument is invalid as in `sweep`.
 
     >>> import tempfile
     >>> file = f"{tempfile.mkdtemp()}/grid.csv"
@@ -134,7 +154,7 @@ def sweep_to(
 
 
 def step_memory(memory: Memory | None) -> dict[str, Any]:
-    """The options of a record that decide whether a step fits; `InputError` for others."""
+    """The options of a record that decide whether a step fits; InputError for other options."""
     given = record_or_default(Memory, memory).given
     if name := next((name for name in given if name not in STEP_MEMORY), None):
         raise InputError(f"{name}: cannot act on one step; leave it out")
@@ -142,7 +162,7 @@ def step_memory(memory: Memory | None) -> dict[str, Any]:
 
 
 def axis(name: str, said: object, called: str = "") -> tuple[Any, ...]:
-    """The values of an axis of a sweep; InputError for an axis that is none. Messages name it `called`.
+    """Parse the values of a sweep axis; InputError for an unknown axis. Messages name it `called`.
 
     >>> axis("tp", "1:8:x2"), axis("kv", "fp8,bf16")
     ((1, 2, 4, 8), ('fp8', 'bf16'))
@@ -154,8 +174,8 @@ def axis(name: str, said: object, called: str = "") -> tuple[Any, ...]:
     return axis_values(called or name, said, AXES[name].least)
 
 
-# Seconds of a row in memory or in a column of a file, and as text, measured on a million rows; and the number
-# of structures that are measured where there are many.
+# Seconds per row, in memory or a columnar file and as text, measured on a million rows. Then the number of
+# structures that are timed as a sample if there are at least `MANY`.
 ROW_S, TEXT_ROW_S = 1.5e-6, 2.5e-5
 SAMPLE, MANY = 6, 60
 
@@ -173,7 +193,7 @@ class _Task(NamedTuple):
 
 
 class _SweepRequest:
-    """What a sweep is asked for, checked."""
+    """The checked arguments of a sweep."""
 
     def __init__(
         self,
@@ -210,14 +230,14 @@ class _SweepRequest:
         self.done = self.refused = 0
 
     def structures(self) -> Iterator[Structure]:
-        """All of them, the last axis fastest."""
+        """All structures, the last axis fastest."""
         for values in product(*(self.axes[name] for name in self.names)):
             yield dict(zip(self.names, values, strict=True))
 
     def check_work(self, row_s: float) -> None:
-        """`InputError` if so many structures, and rows of `row_s` seconds each, are beyond the budget.
+        """Raise InputError if the structures and rows exceed the work budget; a row takes `row_s` seconds.
 
-        What a structure takes is measured on some of them, since those that a model refuses are quick.
+        The time per structure is measured on a sample, because rejected structures are quick.
         """
         some = [*self.structures()][:: max(1, self.count // SAMPLE)][:SAMPLE] if self.count > MANY else []
         start = time.process_time()
@@ -230,24 +250,24 @@ class _SweepRequest:
         check_work(what, "use fewer values", seconds=seconds)
 
     def basis(self, structure: Structure) -> tuple[object, ...]:
-        """What its rows follow from, beside the program and what is asked of it."""
+        """The inputs of a structure's rows, apart from the program and the arguments of the sweep."""
         from llmir.hw import library
 
         engine = None
-        with suppress(LlmirError):  # which is a row that says why
+        with suppress(LlmirError):  # the row of this structure shows the error
             engine = structure.get("engine") and library.engine(structure["engine"])
         return structure, self.devices.get(structure["hw"]), engine
 
     def tell(self, rows: int, refused: int) -> None:
-        """That so many more are done."""
+        """Report that more rows are done."""
         self.done, self.refused = self.done + rows, self.refused + refused
         if self.progress:
             self.progress(self.done, self.size, self.refused)
 
     def parts(self, most: int, of: Sequence[int] | None = None) -> Iterator[tuple[int, SweepPart]]:
-        """The parts of structures, of so many rows at most, in order.
+        """Evaluate the parts of all structures in order, each with at most `most` rows.
 
-        One that stands for its structure alone is the last of it.
+        A part that represents a rejected structure is the last part of this structure.
         """
         from llmir.backends.search.sweep import LOST, Workers, rejected_row
 
@@ -257,7 +277,7 @@ class _SweepRequest:
             self._tasks(most, of)
         ):
             found = rejected_row(task.structure, LOST) if part is None else part
-            if task.at == ended:  # more points of a structure that has none
+            if task.at == ended:  # more points of a rejected structure
                 self.tell(task.size, 0)
                 continue
             yield task.at, found
@@ -268,7 +288,7 @@ class _SweepRequest:
         from llmir.backends.search.sweep import row_grids
 
         kept = None if of is None else {*of}
-        most = most if self.executor is None else ROOM // 8  # so that several work on one structure
+        most = most if self.executor is None else ROOM // 8  # so that several workers share one structure
         for index, structure in enumerate(self.structures()):
             if kept is None or index in kept:
                 for grid in row_grids(self.points, most):
@@ -276,12 +296,12 @@ class _SweepRequest:
 
 
 def _with_prices(names: Iterable[Any], prices: Mapping[str, float]) -> dict[str, Device]:
-    """The devices that there are among these, at prices that are stated; none is there twice."""
+    """The known devices among the names, with the given prices; InputError for duplicates."""
     from llmir.hw import library
 
     found = {}
     for name in names:
-        with suppress(LlmirError):  # which is a row that says why
+        with suppress(LlmirError):  # the row of this structure shows the error
             found[name] = library.load(name)
     library.check_unique([*found.values()])
     return dict(zip(found, library.with_prices(found.values(), prices), strict=True))
@@ -295,7 +315,7 @@ def _part(
     memory: Mapping[str, Any],
     task: _Task,
 ) -> SweepPart:
-    """The rows of a task."""
+    """Evaluate the rows of a task."""
     from llmir.backends.search.sweep import SweepPart
 
     known = sweep, task.at
@@ -307,7 +327,7 @@ def _part(
     return steps if isinstance(steps, SweepPart) else steps.part(task.grid)
 
 
-# Of structures that were lowered last: their points come in pieces.
+# The structures lowered last, because the points of one structure are evaluated in pieces.
 _STEPS: dict[tuple[str, int], SweepSteps | SweepPart] = {}
 KEPT = 4
 
@@ -319,7 +339,7 @@ def _steps(
     memory: Mapping[str, Any],
     structure: Structure,
 ) -> SweepSteps | SweepPart:
-    """The steps of a structure, or the row that says why there are none."""
+    """The steps of a structure, or the row with the reason for its rejection."""
     from llmir.backends.cost.models import model
     from llmir.backends.search.sweep import SweepSteps, rejected_row
     from llmir.hw.library import load as load_device

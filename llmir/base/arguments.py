@@ -24,17 +24,17 @@ from .values import read_only
 Error = type[LlmirError]
 Number = Any  # an int, a float, or a float64 array
 
-LARGEST = 1e300  # of a number that is no count
+LARGEST = 1e300  # largest number that is not a count
 MOST = 1 << 48  # beyond this a count is a typo, and products of counts would leave float64's exact integers
-POINTS = 100_000_000  # of a grid: arrays of figures then have a gigabyte each
-_MANY = 10_000  # items of a list that a caller gives; no list that goes on for ever is read to its end
+POINTS = 100_000_000  # points of a grid; an array of results then takes about a gigabyte
+_MANY = 10_000  # items of a list from a caller; this bounds endless iterables
 
 
 def show_value(value: object) -> str:
     """A value on one line, cut."""
     try:
         return plain(" ".join(reprlib.repr(value).split()))
-    except Exception:  # whatever a class of a caller does when it is printed
+    except Exception:  # the printing of a caller's class may raise anything
         return f"a {type(value).__name__}"
 
 
@@ -44,7 +44,7 @@ def refuse(name: str, value: object, expected: str, error: Error = InputError) -
 
 
 def _range(what: str, least: float, most: float, *, above: bool = False) -> str:
-    """In words; of counts that may be below 0 there are no ends."""
+    """Describe a range in words. A count that may be negative has no ends."""
     return what if (least, most) == (-MOST, MOST) else bounded(what, least, most, above=above)
 
 
@@ -77,7 +77,7 @@ def number(
     above: bool = False,
     error: Error = InputError,
 ) -> float:
-    """A finite number in a range; `above` leaves out its lower end.
+    """Check a finite number in a range; `above` excludes the lower end.
 
     >>> number("share", np.float32(0.5), most=1, above=True)
     0.5
@@ -88,7 +88,7 @@ def number(
     if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
         try:
             found = float(value)
-        except OverflowError:  # an integer that no float holds
+        except OverflowError:  # an integer too large for a float
             refuse(name, value, expected, error)
         if (least < found or (found == least and not above)) and found <= most and found < float("inf"):
             return found
@@ -140,7 +140,7 @@ def counts(name: str, value: object, least: int = 0, most: int = MOST) -> Number
         whole = array.dtype.kind in "iu" or (array.dtype.kind == "f" and bool(np.all(array % 1 == 0)))
         if array.ndim and whole and array.size and least <= array.min() and array.max() <= most:
             return read_only(array.astype(np.float64))
-    except (ValueError, TypeError):  # what cannot be compared
+    except (ValueError, TypeError):  # values that cannot be compared
         array = np.zeros(())
     if array.ndim:
         refuse(name, value, _range("integers", least, most))
@@ -148,7 +148,7 @@ def counts(name: str, value: object, least: int = 0, most: int = MOST) -> Number
 
 
 def _asarray(name: str, value: object) -> np.ndarray[Any, np.dtype[Any]]:
-    """Numpy's view of a value; an object without dimensions for what has none."""
+    """Convert a value to a NumPy array; a value without dimensions becomes an object array."""
     try:
         many = not isinstance(value, np.ndarray) and len(value) > POINTS  # type: ignore[arg-type] # or an error
     except Exception:  # a number has no length; a caller's object may have anything
@@ -157,7 +157,7 @@ def _asarray(name: str, value: object) -> np.ndarray[Any, np.dtype[Any]]:
         refuse(name, value, f"at most {POINTS:,} numbers")
     try:
         return np.asarray(value)
-    except Exception:  # a ragged list, say, or an object of a caller that cannot be looked into
+    except Exception:  # such as a ragged list, or a caller's object that raises on access
         return np.zeros((), dtype=object)
 
 
@@ -170,7 +170,7 @@ def array(name: str, value: object, *, error: Error = InputError) -> np.ndarray[
 def items(
     name: str, value: object, of: str, *, most: int = _MANY, error: Error = InputError
 ) -> tuple[Any, ...]:
-    """The things in a list, tuple or the like, but not the letters of a text or the keys of a mapping."""
+    """Collect the items of a list, tuple or other iterable, but not of a text or a mapping."""
     if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
         refuse(name, value, f"a list of {of}", error)
     found = tuple(islice(_guarded(name, value, of, error), most + 1))
@@ -185,17 +185,18 @@ def _guarded(name: str, value: Iterable[Any], of: str, error: Error) -> Iterator
 
 
 def mapping(name: str, value: object, of: str, *, error: Error = InputError) -> dict[str, Any]:
-    """A mapping whose keys are text."""
+    """Check a mapping with text keys."""
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         refuse(name, value, f"a mapping of {of}", error)
     return dict(value)
 
 
 def check_field(name: str, value: object, kind: object, about: Mapping[str, Any], error: Error) -> Any:
-    """What a field is declared to be: `kind` is its annotation, `about` has its range or `choices`.
+    """Check a value against the declaration of its field: `kind` is the annotation, `about` the range or
+    `choices`.
 
-    The range is `least` to `most`; `above` leaves out its lower end. `words` may stand for a number.
-    A field of another kind is its class's own to check.
+    The range is `least` to `most`; `above` excludes the lower end. `words` are allowed instead of a number. A
+    class checks fields of other kinds itself.
     """
     word = kind if isinstance(kind, str) else getattr(kind, "__name__", str(kind))
     if word.endswith("| None"):

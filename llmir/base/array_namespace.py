@@ -1,7 +1,7 @@
 """The functions that cost formulas may call besides operators, as one record for each kind of number.
 
 A formula receives the namespace of its arguments as `xp` and uses no other functions. The same lines then run
-on numbers (`SCALARS`), on arrays (`ARRAYS`), and on recorded symbols, which bring a namespace of their own.
+on numbers (`SCALARS`), on arrays (`ARRAYS`), and on recorded symbols, which have a separate namespace.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Number = Any  # an int, a float, a float64 array, or what records
 
 @dataclass(frozen=True, eq=False)
 class Namespace:
-    """Functions of numbers, element by element, as numpy has them."""
+    """Elementwise functions of numbers, with the semantics of NumPy."""
 
     minimum: Callable[[Number, Number], Number]
     maximum: Callable[[Number, Number], Number]
@@ -39,7 +39,7 @@ ARRAYS = Namespace(
     where=np.where,
     ceil=np.ceil,
     floor=np.floor,
-    ceildiv=lambda a, b: np.ceil(a / b),  # of float64 `//` takes 40 times as long
+    ceildiv=lambda a, b: np.ceil(a / b),  # `//` on float64 takes 40 times as long
     sqrt=np.sqrt,
     cbrt=np.cbrt,
     hypot=np.hypot,
@@ -61,7 +61,7 @@ SCALARS = Namespace(
 
 
 def namespace(*values: Number) -> Namespace:
-    """The one for these values: of arrays if one is an array, of symbols if one is a symbol.
+    """The namespace for some values: of arrays if one is an array, of symbols if one is a symbol.
 
     >>> namespace(3, 4.0) is SCALARS, namespace(3, np.arange(2.0)) is ARRAYS
     (True, True)
@@ -76,14 +76,14 @@ def namespace(*values: Number) -> Namespace:
 
 
 def always(condition: Number) -> bool:
-    """Whether it is known to hold at all points; of a symbol that is not known."""
+    """Whether a condition is known to be true at all points; False for a symbol."""
     if isinstance(condition, bool):
         return condition
     return namespace(condition) in (SCALARS, ARRAYS) and bool(np.all(condition))
 
 
 def never(condition: Number) -> bool:
-    """Whether it is known to hold at no point."""
+    """Whether a condition is known to be false at all points; False for a symbol."""
     if isinstance(condition, bool):
         return not condition
     return namespace(condition) in (SCALARS, ARRAYS) and not np.any(condition)

@@ -43,13 +43,13 @@ def max_work(limit: Limit) -> Iterator[None]:
 
 
 def check_work(what: str, advice: str, *, seconds: float = 0.0, memory: float = 0.0) -> None:
-    """Announce work on the logger `llmir` if it is long; `InputError` if it is beyond the limit.
+    """Announce long work on the logger `llmir`; raise InputError if it exceeds the limit.
 
     Args:
         what: The work, such as "a simulation of 10,000,000 requests".
-        advice: How to ask for less, such as "simulate fewer requests".
+        advice: How to reduce it, such as "simulate fewer requests".
         seconds: The estimated time.
-        memory: The estimated peak of memory in bytes.
+        memory: The estimated peak memory in bytes.
     """
     limit = _LIMIT.get()
     needs = ""
@@ -64,10 +64,10 @@ def check_work(what: str, advice: str, *, seconds: float = 0.0, memory: float = 
 
 
 class Pace:
-    """Equal pieces of work, whose total is checked as soon as the first ones show their pace.
+    """Check the total of equal pieces of work as soon as the first pieces show their pace.
 
-    The time from the first `step` on counts. Steps at the end of pieces leave out the time of the first one,
-    which also makes what the others share.
+    The time counts from the first `step`. Later estimates exclude the first piece, which also computes
+    results that the others share.
     """
 
     def __init__(self, what: str, advice: str, count: int) -> None:
@@ -87,7 +87,7 @@ class Pace:
 
 
 def duration(seconds: float) -> str:
-    """A time as people say it.
+    """Format a time with a suitable unit.
 
     >>> duration(8.3), duration(100), duration(5000), duration(300_000)
     ('8 s', '100 s', '83 min', '83 h')
@@ -99,7 +99,7 @@ def duration(seconds: float) -> str:
 
 
 def size(number: float) -> str:
-    """Bytes as people say them.
+    """Format a number of bytes in GB.
 
     >>> size(2e9), size(3.24e10)
     ('2 GB', '32 GB')

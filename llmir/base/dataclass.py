@@ -30,7 +30,7 @@ else:
         """`dataclasses.dataclass`, with all its options and results."""
 
         def make(kind: type) -> type:
-            if options.get("order") or options.get("unsafe_hash"):  # of which llmir has none
+            if options.get("order") or options.get("unsafe_hash"):  # llmir uses neither
                 return dataclasses.dataclass(kind, eq=eq, repr=repr, frozen=frozen, **options)
             own = dict(vars(kind))
             if frozen and not options and _adds_nothing(kind):
@@ -67,7 +67,7 @@ def _adds_nothing(kind: type) -> bool:
 
 
 def _is_plain(kind: Any) -> bool:
-    """Whether its bases are frozen, and nothing but fields is given to it."""
+    """Whether all bases are frozen and the class contains only fields."""
     params = [vars(base).get("__dataclass_params__") for base in kind.__mro__[1:]]
     stated = {"__setattr__", "__delattr__"} & vars(kind).keys()
     hidden = any("InitVar" in str(said) for said in get_annotations(kind).values())
@@ -75,7 +75,7 @@ def _is_plain(kind: Any) -> bool:
 
 
 def _define(kind: Any) -> None:
-    """Make it a frozen one as the standard library would, which finds the fields of a class beside it."""
+    """Make a class a frozen dataclass with the standard library's fields, read from a copy of the class."""
     own = get_annotations(kind)
     said = {name: value for name, value in vars(kind).items() if isinstance(value, dataclasses.Field)}
     said |= {name: getattr(kind, name) for name in own if hasattr(kind, name)}
@@ -97,7 +97,7 @@ def _define(kind: Any) -> None:
     if "__match_args__" not in vars(kind):
         places = tuple(f.name for f in fields if f.init and not f.kw_only)
         kind.__match_args__ = places  # type: ignore[misc]
-    if replace := vars(alone).get("__replace__"):  # from Python 3.13 on
+    if replace := vars(alone).get("__replace__"):  # Python 3.13 and later
         kind.__replace__ = replace
     if "__init__" not in vars(kind):
         kind.__init__ = _Init(kind, fields)
@@ -118,7 +118,7 @@ def _needed(field: dataclasses.Field[Any]) -> bool:
 
 
 class _Init:
-    """The `__init__` of a class, compiled when it is first asked for."""
+    """The `__init__` of a class, compiled on first access."""
 
     def __init__(self, kind: Any, fields: Sequence[dataclasses.Field[Any]]) -> None:
         self.kind, self.fields = kind, fields
@@ -134,7 +134,7 @@ class _Factory:
 
 
 def _compiled(kind: Any, fields: Sequence[dataclasses.Field[Any]]) -> Any:
-    """An `__init__` that sets the fields, and goes on to `__post_init__`."""
+    """Compile an `__init__` that sets the fields and calls `__post_init__`."""
     me = "self" if all(f.name != "self" for f in fields) else "__self"
     names: dict[str, Any] = {"__set": object.__setattr__, "__factory": _Factory()}
     given: dict[bool, list[str]] = {False: [], True: []}
@@ -165,7 +165,9 @@ def _compiled(kind: Any, fields: Sequence[dataclasses.Field[Any]]) -> Any:
 
 
 def _refusals(kind: Any, fields: frozenset[str]) -> tuple[Callable[..., None], Callable[..., None]]:
-    """What takes no assignment to one of this very class or to these fields; the rest is left to others."""
+    """Methods that refuse assignment and deletion for this exact class or these fields, and call the base
+    otherwise.
+    """
 
     def refuse(name: str, what: str) -> NoReturn:
         raise dataclasses.FrozenInstanceError(f"cannot {what} field {name!r}")
@@ -193,7 +195,7 @@ def _representation(names: list[str]) -> Callable[[Any], str]:
 
 
 def _comparison(names: list[str]) -> tuple[Callable[[Any, object], Any], Callable[[Any], int]]:
-    """Whether two of one class have the same in these fields, and the hash of what is in them."""
+    """Equality of two instances of a class by these fields, and the hash of their values."""
     values = _values(names)
 
     def same(self: Any, other: object) -> Any:
@@ -206,7 +208,7 @@ def _comparison(names: list[str]) -> tuple[Callable[[Any, object], Any], Callabl
 
 
 def _values(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
-    """What reads the attributes of these names, as a tuple."""
+    """A function that reads these attributes as a tuple."""
     if not names:
         return lambda thing: ()
     read = attrgetter(*names)

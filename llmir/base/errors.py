@@ -1,12 +1,12 @@
 """The exceptions of llmir, all under `LlmirError`.
 
-A message is one line: the thing, what was given, and what is allowed. Each class has the exit code with which
-the command line ends.
+A message is one line: the thing, what was given, and what is allowed. Each class sets the exit code of the
+command line.
 """
 
 
 class LlmirError(Exception):
-    """Anything the user can put right; `exit_code` is what the command line ends with."""
+    """An error that the user can correct; `exit_code` is the exit code of the command line."""
 
     exit_code = 2
 
@@ -54,4 +54,4 @@ class OutputError(LlmirError):
 
 
 class UnreadableError(LlmirError):
-    """A text that is not what it should be, or passes a budget; whoever reads it says of which file."""
+    """A malformed text, or one that exceeds a budget; the caller adds the file name."""

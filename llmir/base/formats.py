@@ -24,13 +24,13 @@ from .errors import InputError
 from .names import suggest
 from .registry import Kind
 
-FRAME = "allow-scripts allow-downloads"  # what a page may do in a notebook
+FRAME = "allow-scripts allow-downloads"  # permissions of a page inside a notebook
 Make = TypeVar("Make", bound=Callable[..., str | bytes])
 
 
 @dataclass(frozen=True)
 class Exporter:
-    """What `make` gives for a thing of class `of` is its `format`, as files with these suffixes have it."""
+    """An output format: `make` converts an object of class `of`, for files with these suffixes."""
 
     format: str
     of: type
@@ -48,10 +48,11 @@ EXPORTERS: Kind[Exporter] = Kind(
 
 
 def exporter(format: str, *suffixes: str, of: type, picture: bool = False) -> Callable[[Make], Make]:
-    """A decorator: the function makes the text (or bytes) of a thing of that class, or a subclass of it.
+    """Register the decorated function as the exporter of a format for a class and its subclasses.
 
-    `table` is what `print` and terminals show; it is given `colour`, whether a terminal shows colours. `html`
-    is what notebooks show. A picture is given `level` and `phase`, as `llmir.draw` takes them.
+    `table` is the format of `print` and terminals; its function receives `colour`, whether the terminal shows
+    colors. `html` is the format of notebooks. The function of a picture receives `level` and `phase`, as in
+    `llmir.draw`.
     """
 
     def take(make: Make) -> Make:
@@ -64,7 +65,7 @@ def exporter(format: str, *suffixes: str, of: type, picture: bool = False) -> Ca
 def export(thing: object, format: str, **options: Any) -> str | bytes:
     """`thing` in a format; InputError for one that things like it do not have."""
     of = type(thing)
-    own = f"{format} of {of.__name__}"  # which needs no others
+    own = f"{format} of {of.__name__}"  # this lookup needs no other exporters
     if own in EXPORTERS and EXPORTERS[own].of is of:
         return EXPORTERS[own].make(thing, **options)
     if found := _matching(of, lambda e: e.format == format):
@@ -75,24 +76,26 @@ def export(thing: object, format: str, **options: Any) -> str | bytes:
 
 
 def has_format(format: str, of: type, *, picture: bool = False) -> bool:
-    """Whether things of a class have a format; plugins are asked only where llmir has none."""
+    """Whether a class has a format. Plugins are searched only if llmir has no such format."""
     return bool(_matching(of, lambda e: e.format == format and e.picture == picture))
 
 
 def format_of(suffix: str, of: type, *, picture: bool = False, form: str | None = None) -> str | None:
-    """The format of files with a suffix, of several `form`; plugins are asked only where llmir has none."""
+    """The format for a file suffix; `form` chooses among several. Plugins are searched only if llmir has
+    none.
+    """
     found = _matching(of, lambda e: suffix in e.suffixes and e.picture == picture)
     several = [e.format for e in found]
     return form if form in several else several[0] if several else None
 
 
 def formats(of: type, *, picture: bool = False) -> list[str]:
-    """All formats that things of a class have, with those of installed plugins."""
+    """All formats of a class, including those of installed plugins."""
     return list(dict.fromkeys(e.format for e in _of(of, picture)))
 
 
 def suffixes(of: type, *, picture: bool = False) -> dict[str, str]:
-    """The suffixes of files that hold things of a class, and their formats."""
+    """The file suffixes of a class, and their formats."""
     return {suffix: e.format for e in _of(of, picture) for suffix in e.suffixes}
 
 
@@ -101,7 +104,7 @@ def _of(of: type, picture: bool) -> list[Exporter]:
 
 
 def _matching(of: type, fits: Callable[[Exporter], bool]) -> list[Exporter]:
-    """Those for a class, the most special first; a page of its own before the part that notebooks show."""
+    """The matching exporters, the most specific first; a full page precedes the notebook form."""
     found = EXPORTERS.matching(lambda e: issubclass(of, e.of) and fits(e))
     return sorted(found, key=lambda e: (-len(e.of.__mro__), e.format == "html"))
 
@@ -121,17 +124,17 @@ class Displayable:
 
 
 class Result(Displayable, ABC):
-    """What llmir finds out; its JSON is `to_dict()`."""
+    """Base class of results; `to_dict()` is the JSON form."""
 
     __slots__ = ()
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Return the result as JSON-compatible values."""
 
 
 class Pairs(Result):
-    """A result that is a few labels, and what they say."""
+    """A result that consists of a few labels and values."""
 
     __slots__ = ()
 
@@ -161,13 +164,17 @@ class Page(str):
 
 
 class PageExport(Displayable):
-    """Has a page of its own."""
+    """Mixin for results with an interactive page."""
 
     __slots__ = ()
 
     def page(self, *, max_size: int | None = None) -> Page:
-        """The page that a browser opens from disk, and a notebook shows; of `max_size` bytes at most (5 MB).
+        """Build the interactive page, which opens from disk or in a notebook.
 
-        InputError for a larger one, and for what has none.
+        Args:
+            max_size: Largest size in bytes. The default is 5 MB.
+
+        Raises:
+            InputError: The page is larger, or this result has none.
         """
         return Page(export(self, "page", max_size=max_size))

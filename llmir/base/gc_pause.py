@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def pause_gc() -> Iterator[None]:
-    """Look for no cycles inside, where much is made and all of it is kept: looking took a fifth of a search.
+    """Pause Python's cyclic garbage collector inside the block; the collector took a fifth of a search.
 
-    What is held by nothing goes at once as ever; only cycles wait until the end.
+    Reference counting still frees objects. Only cycles remain until the end.
 
     >>> with pause_gc():
     ...     print(gc.isenabled())

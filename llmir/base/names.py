@@ -10,7 +10,7 @@ from .errors import VerifyError
 
 
 def normalize(name: str) -> str:
-    """The form in which two spellings of a name are compared.
+    """The canonical form of a name, for comparisons of spellings.
 
     >>> normalize("meta-llama/Llama-3.1-8B") == normalize("llama3.1_8b")
     True
@@ -26,7 +26,7 @@ _STORED = re.compile(
 
 
 def split_format(name: str) -> tuple[str, str]:
-    """A release's name, and what it says at its end of how weights are stored; "" if nothing.
+    """Split a release name from its suffix for the storage format of weights; "" without a suffix.
 
     >>> split_format("TheBloke/Llama-2-7B-GPTQ"), split_format("Qwen/Qwen3-32B")
     (('TheBloke/Llama-2-7B', 'GPTQ'), ('Qwen/Qwen3-32B', ''))
@@ -38,10 +38,12 @@ def split_format(name: str) -> tuple[str, str]:
 
 
 class CheckpointPlace(NamedTuple):
-    """Where a weight lies in a checkpoint: the name of its tensor, and its `piece` of that, if not all.
+    """The place of a weight in a checkpoint: a tensor, and a `piece` of it unless the weight is the whole
+    tensor.
 
-    The tensor is `blocks` equal ones from the top, and in each the pieces lie one below another. `turned`
-    says that it is stored as [in, out], and `flat` that the matrices of all experts are one.
+    The tensor consists of `blocks` equal blocks of rows, and each block contains the pieces one below
+    another. `turned` means stored as [in, out]. `flat` means that one matrix stores the matrices of all
+    experts.
     """
 
     tensor: str
@@ -55,7 +57,7 @@ _PLACE = re.compile(r"(.*?)(?:\[(\d+)(?:/(\d+))?\])?(\^T)?(\^F)?", re.DOTALL)
 
 
 def checkpoint_place(param: str) -> CheckpointPlace:
-    """The place that a parameter's name says.
+    """Parse the place from the name of a parameter.
 
     >>> checkpoint_place("h.0.c_attn.weight[1]^T")
     CheckpointPlace(tensor='h.0.c_attn.weight', piece=1, blocks=1, turned=True, flat=False)
@@ -72,7 +74,7 @@ _LAYER = re.compile(r"\{layer(?::([\d.]+))?\}")
 
 
 def is_layered(param: str) -> bool:
-    """Whether each layer has a tensor of its own under that name."""
+    """Whether the name stands for one tensor per layer."""
     return "{layer" in param
 
 
@@ -114,9 +116,9 @@ def plain(text: str, limit: int = 100) -> str:
 
 
 def bounded(what: str, least: float | None, most: float | None = None, *, above: bool = False) -> str:
-    """`what` and its range, as every error says it; `above` leaves out its lower end.
+    """Describe `what` with its range, as errors print it; `above` excludes the lower end.
 
-    An end of 1e300 is none.
+    An end of 1e300 means no limit.
 
     >>> bounded("an integer", 1, 2**48), bounded("a number", 1e-6, 1e9)
     ('an integer from 1 to 2**48', 'a number from 0.000001 to 1,000,000,000')
@@ -134,7 +136,7 @@ def bounded(what: str, least: float | None, most: float | None = None, *, above:
 
 def _digits(number: float) -> str:
     """A number without an exponent."""
-    from decimal import Decimal  # as difflib above: mistakes are rare
+    from decimal import Decimal  # imported here, like difflib above, because mistakes are rare
 
     return (
         f"2**{int(number).bit_length() - 1}"
@@ -144,7 +146,7 @@ def _digits(number: float) -> str:
 
 
 def spans(numbers: Iterable[int], most: int) -> str:
-    """Rising numbers in words, those in a row as a span, up to so many of them.
+    """Format increasing numbers, with ranges for consecutive ones, up to `most` items.
 
     >>> spans([3, 4, 5, 9, 11], 2), spans([7], 2)
     ('3–5, 9, …', '7')

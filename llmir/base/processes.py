@@ -35,7 +35,7 @@ def start_worker() -> None:
 
 
 def _end_after(sentinel: int) -> None:
-    """End this process when the pipe that its parent holds open closes, however the parent ended."""
+    """End this process when its parent ends in any way, which closes the parent's pipe."""
     from multiprocessing import connection
 
     connection.wait([sentinel])

@@ -34,9 +34,9 @@ _PIECE = 1 << 20
 
 @dataclass(frozen=True)
 class Budget:
-    """The most that is taken of one text: bytes, values in it, how deep they nest, digits in a row.
+    """Limits of one text: bytes, number of values, nesting depth, and consecutive digits.
 
-    What an alias stands for counts as often as it is used.
+    The target of an alias counts once for each use.
     """
 
     bytes: int
@@ -49,7 +49,7 @@ def read_bytes(path: str | os.PathLike[str], budget: Budget) -> bytes:
     """The bytes of a file; `UnreadableError` if it cannot be read, or is larger than the budget."""
     try:
         with Path(path).expanduser().open("rb") as stream:
-            data = bytearray()  # of a budget of gigabytes no more than there is
+            data = bytearray()  # read in pieces, so that a large budget allocates no more than the file needs
             while piece := stream.read(min(_PIECE, budget.bytes + 1 - len(data))):
                 data += piece
     except (OSError, ValueError, RuntimeError) as error:  # a name with a NUL, an unknown ~user
@@ -60,7 +60,7 @@ def read_bytes(path: str | os.PathLike[str], budget: Budget) -> bytes:
 
 
 def decode_text(data: bytes, budget: Budget) -> str:
-    """Bytes as text; `UnreadableError` if they are no UTF-8, pass the budget, or hold a long number."""
+    """Decode bytes as UTF-8; UnreadableError for invalid bytes, an exceeded budget, or a long number."""
     if len(data) > budget.bytes:
         raise UnreadableError(f"too large, of more than {budget.bytes:,} bytes")
     try:
@@ -83,7 +83,7 @@ def check_digits(text: str, most: int) -> None:
 def expression(text: str) -> ast.expr:
     """The tree of a Python expression, which nothing runs; `SyntaxError` too where Python would only warn."""
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # of 1and, which would stand on stderr
+        warnings.simplefilter("error")  # report warnings such as for `1and` as errors instead of on stderr
         return ast.parse(text.strip(), mode="eval").body
 
 
@@ -97,7 +97,7 @@ _TEXT = f"{_TAG}str"
 
 
 def load_yaml(data: bytes, budget: Budget = BUDGET) -> Any:
-    """What the text says, None if it says nothing; `UnreadableError` names the line that is wrong.
+    """Parse YAML; None for an empty text. UnreadableError names the wrong line.
 
     >>> load_yaml(b"a: &x {b: 1.5}\\nc: [*x, yes]")
     {'a': {'b': 1.5}, 'c': [{'b': 1.5}, True]}
@@ -147,7 +147,7 @@ class _Document:
         self.result: Any = None
 
     def read(self, events: Iterable[Any]) -> Any:
-        """What they say."""
+        """Build the value from parser events."""
         for event in events:
             self.take(event, event.start_mark)
         return self.result
@@ -233,7 +233,7 @@ def _key(value: Any, taken: dict[Any, Any], at: Any) -> Any:
 
 
 def _merged(value: Any, at: Any) -> list[dict[Any, Any]]:
-    """What `<<` lays under a mapping: another one, or several, of which the first wins."""
+    """The mappings that `<<` merges under a mapping; the first one takes precedence."""
     found = value if isinstance(value, list) else [value]
     if not all(isinstance(under, dict) for under in found):
         raise _broken(at, f"<< takes mappings, got a {_kind(value)}")
@@ -271,7 +271,7 @@ def _scalar(event: Any, at: Any, digits: int, *, key: bool) -> Any:
 
 
 def _meant(value: str) -> str:
-    """The tag of what stands there without quotes."""
+    """The tag of an unquoted scalar."""
     from yaml.resolver import Resolver
 
     rules = Resolver.yaml_implicit_resolvers
@@ -281,7 +281,7 @@ def _meant(value: str) -> str:
 
 @cache
 def _rules() -> tuple[Any, Any]:
-    """PyYAML's own: what a scalar of a tag means, and what that is asked of."""
+    """PyYAML's constructor of scalars, and its node class."""
     from yaml.constructor import SafeConstructor
     from yaml.nodes import ScalarNode
 
@@ -328,7 +328,7 @@ def _lines(file: TextIO) -> Iterator[str]:
 
 
 def escape_formula(cell: object) -> object:
-    """A cell that no spreadsheet takes for a formula: text that begins as one stands after an apostrophe.
+    """Escape a cell so that no spreadsheet evaluates it: text that starts like a formula gets an apostrophe.
 
     >>> [escape_formula(x) for x in ("=1+1", "@SUM(A1)", "-0.5", -0.5, "+3e5", "q_proj", None)]
     ["'=1+1", "'@SUM(A1)", '-0.5', -0.5, '+3e5', 'q_proj', None]
@@ -350,7 +350,7 @@ _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
 def load_json(data: bytes, budget: Budget) -> Any:
-    """What the text says; `UnreadableError` names the place that is wrong."""
+    """Parse JSON; UnreadableError names the wrong place."""
     text = decode_text(data, budget)
     if not text.strip():
         raise UnreadableError("the file is empty")
@@ -374,7 +374,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check(data: bytes, budget: Budget) -> None:
-    """Values and nesting, before anything is built: what is outside strings is all that counts."""
+    """Check the number of values and the nesting before anything is built; string contents do not count."""
     if data.count(b'"') > 2 * budget.nodes + 2:  # each string is a value, or names one
         raise UnreadableError(f"more than {budget.nodes:,} values")
     bare = _STRING.sub(b"", data.replace(rb"\\", b"").replace(rb"\"", b""))

@@ -1,11 +1,11 @@
 """The registry: ops, passes, families, cost models, exporters and commands, by kind and name.
 
-A definition registers itself in its own file. An unknown name is looked for in the home packages of its kind,
-first in the module called like the name or its first word, and then in installed plugins. Modules that nobody
-asks for are not imported. A plugin is a module, or a file, that registers such definitions.
+A definition registers itself in its own file. The lookup of an unknown name imports the home packages of its
+kind, first the module named like it or like its first word, and then installed plugins. Modules that no
+lookup needs are not imported. A plugin is a module, or a file, that registers such definitions.
 
-Lookups are safe in many threads. A definition registers itself before its module is complete, so a lookup
-waits for the thread that imports the module. Only the import system holds locks meanwhile.
+Lookups are thread-safe. A definition registers itself before its module is complete, so a lookup waits for
+the thread that imports the module. Only the import system holds locks meanwhile.
 
 >>> from llmir.ir.tools.pipeline import PASSES
 >>> PASSES["dce"].__name__, "inline" in PASSES
@@ -36,10 +36,10 @@ KINDS: dict[str, Kind[Any]] = {}
 
 
 class Kind(MutableMapping[str, T]):
-    """The things of one kind, by name; whoever lists them imports them all.
+    """The definitions of one kind, by name; iteration imports all of them.
 
-    `what` is the word for one of them; `homes` are the packages, or modules, that define llmir's own, and
-    `index` is a module whose `MODULES` say which module defines a name, if a script has written that down.
+    `what` is the noun for one definition in messages. `homes` are the packages or modules with llmir's own
+    definitions. `index` is an optional generated module with `MODULES`, a map from names to modules.
     """
 
     def __init__(self, what: str, *homes: str, index: str = "") -> None:
@@ -51,7 +51,7 @@ class Kind(MutableMapping[str, T]):
         KINDS[what] = self
 
     def add(self, name: str, thing: T, maker: Any) -> None:
-        """Take in what a class or function defines; `PluginError` if another one has that name."""
+        """Register the definition of a class or function; PluginError if its name is taken."""
         by = maker.__module__, maker.__qualname__
         if not by[0].startswith(("llmir.", *self.homes)):
             self._read_homes()  # llmir's own names are there first
@@ -71,20 +71,24 @@ class Kind(MutableMapping[str, T]):
         return take
 
     def matching(self, fits: Callable[[T], bool]) -> list[T]:
-        """All of llmir's own, and of what is loaded, that fit; if none do, those of installed plugins."""
+        """The matching definitions among llmir's and the loaded ones; installed plugins are searched if none
+        match.
+        """
         found = [thing for thing in self.own().values() if fits(thing)]
         if not found and installed_plugins():
             found = [thing for thing in self.own().values() if fits(thing)]
         return found
 
     def _places(self, name: str = "") -> Iterator[None]:
-        """Come back after each place that may have more: what is there, the homes, installed plugins."""
+        """Pause after the import of each place that may define a name: the index, the homes, plugins."""
         yield
         if not self._read:
             if self.index and (module := importlib.import_module(self.index).MODULES.get(name)):
                 importlib.import_module(module)
                 yield
-            first = re.match("[A-Z][a-z]+|[a-z]+(?= )", name)  # as of LlamaForCausalLM, or `table of Report`
+            first = re.match(
+                "[A-Z][a-z]+|[a-z]+(?= )", name
+            )  # the first word, as in LlamaForCausalLM or `table of Report`
             for module in (name.replace("-", "_"), first[0].lower() if first else ""):
                 if module.isidentifier():
                     for home in self.homes:
@@ -159,7 +163,7 @@ def _import_if_there(name: str) -> None:
 
 
 def import_all(home: str) -> None:
-    """Import a package and each module in it, not those of packages inside."""
+    """Import a package and its direct modules, but no subpackages."""
     from pkgutil import iter_modules
 
     package = importlib.import_module(home)
@@ -167,13 +171,13 @@ def import_all(home: str) -> None:
         importlib.import_module(f"{home}.{module.name}")
 
 
-_loaded: dict[str, ModuleType] = {}  # by the name that messages have
+_loaded: dict[str, ModuleType] = {}  # by the name in messages
 
 
 def load_plugin(plugin: str | os.PathLike[str]) -> ModuleType:
-    """The module of a plugin, a module's name or a file `.py`, imported once; what it defines is then known.
+    """Import a plugin once, by module name or as a `.py` file, and register its definitions.
 
-    `PluginError` names the plugin and says what is wrong in it, or that there is none.
+    PluginError names the plugin and the error in it, or states that it does not exist.
     """
     name = os.fspath(plugin) if isinstance(plugin, str | os.PathLike) else None
     if not isinstance(name, str) or not name or "\0" in name:
@@ -218,13 +222,13 @@ def _guarded(name: str, module: str, bring: Callable[[], ModuleType]) -> ModuleT
         if error.name != module:
             raise PluginError(f"plugin {name}: module {error.name!r} is not installed") from error
         raise PluginError(f"plugin {name}: there is no such module; a file's name ends in .py") from None
-    except (Exception, SystemExit) as error:  # whatever its author did
+    except (Exception, SystemExit) as error:  # the code of a plugin may raise anything
         raise PluginError(f"plugin {name}: {_error_text(error, module)}") from error
     return _loaded[module]
 
 
 def _import_file(path: str) -> ModuleType:
-    """A file as a module whose name is its path: no other module has that."""
+    """Import a file as a module named by its path, which no other module uses."""
     from importlib.util import module_from_spec, spec_from_file_location
 
     spec = spec_from_file_location(path, path)
@@ -243,9 +247,9 @@ _searching = threading.local()  # `active` while this thread imports installed p
 
 
 def installed_plugins() -> dict[str, str]:
-    """The installed plugins, with their versions, imported when first asked for, and what is wrong with each.
+    """Import the installed plugins on first use, and return the version or the error of each.
 
-    A broken one is a `PluginWarning`, once; all else works.
+    A broken plugin gives one `PluginWarning`; the others still work.
     """
     global _installed  # noqa: PLW0603  (one search for a process)
     if _installed is None and not getattr(_searching, "active", False):
@@ -270,7 +274,7 @@ def installed_plugins() -> dict[str, str]:
 
 
 def blame(error: BaseException) -> str | None:
-    """Which plugin an error comes from and what it says; None if no plugin was running."""
+    """The plugin that an error comes from, with its message; None if no plugin was running."""
     trace, found = error.__traceback__, None
     while trace:
         module = str(trace.tb_frame.f_globals.get("__name__"))

@@ -1,7 +1,7 @@
 """Immutable values: mappings, arrays, and records that refuse assignment.
 
 `FrozenDict` is a read-only dictionary and `Record` a frozen dataclass with immutable contents. `freeze`
-copies what a caller may still hold; `seal` makes our own arrays read-only in place.
+copies values that a caller may still change; `seal` makes llmir's own arrays read-only in place.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class FrozenDict(dict[K, V]):
-    """A dictionary as it was made: hashable if its values are; `dict(x)` is a copy that can be edited.
+    """A read-only dictionary, hashable if its values are; `dict(x)` is an editable copy.
 
     >>> rates = FrozenDict(bf16=1.0)
     >>> rates["bf16"] = 2.0
@@ -71,7 +71,7 @@ class Immutable:
 
 
 class Figures(Immutable):
-    """What a frozen dataclass inherits whose arrays, lists and dictionaries are its own, and read-only."""
+    """Base class of frozen dataclasses that own read-only arrays, lists and dictionaries."""
 
     def __post_init__(self) -> None:
         own = {name: seal(value) for name, value in vars(self).items() if type(value) not in _FROZEN_TYPES}
@@ -79,10 +79,10 @@ class Figures(Immutable):
 
 
 class Record(Immutable):
-    """What a `@dataclass(frozen=True, eq=False)` inherits to be a value through and through.
+    """Base class of a `@dataclass(frozen=True, eq=False)` with deeply immutable contents.
 
-    Its fields are frozen with all that is inside them, it is equal by content and hashed once, so that it can
-    key a cache, and what it has computed of itself is not pickled with it.
+    Its fields are frozen recursively. It compares by content and computes its hash once, so that it can key a
+    cache. Cached properties are not pickled.
     """
 
     def __post_init__(self) -> None:
@@ -113,12 +113,12 @@ class Record(Immutable):
 
 
 def rebuild(kind: Callable[..., Any], named: dict[str, Any]) -> Any:
-    """What a pickle makes a value anew with: its class, and what that takes by name."""
+    """Recreate a pickled value from its class and its fields by name."""
     return kind(**named)
 
 
 def freeze(value: Any) -> Any:
-    """`value`, which a caller may still hold, with read-only copies of dictionaries, lists, sets and arrays.
+    """Copy dictionaries, lists, sets and arrays that a caller may still change; the copies are read-only.
 
     >>> freeze({"a": [1, {2}]})
     {'a': (1, frozenset({2}))}
@@ -130,9 +130,10 @@ _FROZEN_TYPES = frozenset((str, int, float, bool, type(None), FrozenDict))
 
 
 def seal(value: Any, inside: Callable[[Any], Any] | None = None) -> Any:
-    """The same of what is ours, so that no array needs a copy: it becomes read-only where it is."""
-    # Most are of the first, and to ask whether they are mappings takes longer than all else; of the second is
-    # a mapping that reads its values from files when it is asked for them.
+    """Make values that llmir owns read-only in place, without copies of arrays."""
+    # Most values have a type of the first set, and an `isinstance` test for mappings is the slowest step. The
+    # second
+    # test covers mappings that read their values from files on access.
     if type(value) in _FROZEN_TYPES or isinstance(value, Immutable):
         return value
     inside = inside or seal
@@ -149,7 +150,7 @@ def seal(value: Any, inside: Callable[[Any], Any] | None = None) -> Any:
 
 
 def read_only(array: Array) -> Array:
-    """An array of ours as a view that cannot be made writeable again.
+    """Make an array read-only and return a view that cannot be made writeable.
 
     >>> read_only(np.arange(3)).flags.writeable
     False

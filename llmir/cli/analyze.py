@@ -88,7 +88,7 @@ def analyze(**given: Any) -> int:
 
 
 def _broken(job: Workload, ttft_ms: float | None, tpot_ms: float | None, *, require_fit: bool) -> list[str]:
-    """The limits that the user set and the workload exceeds; of a closed loop, that and not the batch."""
+    """The user's limits that the workload exceeds, or its closed loop if there is one."""
     from llmir.backends.export import units, wording
     from llmir.backends.request.closed_loop import ClosedLoopWorkload
 

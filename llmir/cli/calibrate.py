@@ -52,10 +52,10 @@ def calibrate(
     form: str | None,
     output_file: str | None,
 ) -> None:
-    """Fit the parameters of kernels to measured times, and say how well they predict unseen shapes.
+    """Fit the parameters of kernels to measured times, and print the errors on held-out shapes.
 
-    Errors are of shapes left out of the fit, a fifth of the groups at a time: of a matrix product all rows of
-    an (n, k). Rows that beat the memory's bandwidth, and must have found operands in the L2, are set apart.
+    Each fold holds out a fifth of the groups of shapes; for matrix products a group is all rows of one (n,
+    k). Rows above the memory bandwidth, whose operands were in the L2 cache, are excluded.
 
     \b
     llmir calibrate --from measured --family gemm

@@ -29,15 +29,17 @@ _OF_INDEX = ("model", "index", "lenient", "form", "output_file")
 @options.form("table", "json", "html")
 @options.output("Write a file; .txt, .json or .html decides the format.")
 def check(**given: Any) -> int:
-    """Compare the model's weights with a checkpoint's: names, shapes, element types, bytes.
+    """Compare the model's weights with a checkpoint's: names, shapes, dtypes, bytes.
 
-    Only headers are read. An index knows names and totals; a .safetensors header knows shapes too. Exit 0
-    if all agree, 1 if not. A tied lm_head may be stored or not; rotary tables are ignored, and so are the
-    vision and audio parts of a multimodal checkpoint. With ignored tensors, a total is a lower bound.
+    Only headers are read. An index contains names and totals; a .safetensors header also contains shapes.
+    Exit code 0 means that all agree, 1 that they do not. A tied lm_head may be stored or omitted. Rotary
+    tables and the vision and audio parts of a multimodal checkpoint are ignored; a total is then a lower
+    bound.
 
-    With --tp and its like instead: whether all ranks together hold and compute what one device does. Each
-    weight, cache and product that is replicated is named with how often; pieces that are uneven (sizes do
-    not divide, or each piece has scales of its own) are summed. Exit 0 if nothing is left over, 1 if not.
+    With --tp and other ranks instead: check that all ranks together store and compute what one device does.
+    Replicated weights, caches and products are listed with their number of copies. Uneven pieces (sizes do
+    not divide, or pieces have separate scales) are summed. Exit code 0 means that the sums agree, 1 that they
+    do not.
 
     \b
     llmir check llama3.1-8b --index Llama-3.1-8B/model.safetensors.index.json

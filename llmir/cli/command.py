@@ -72,7 +72,7 @@ _MAX_WORK = click.option(
 
 
 class Command(click.Command):
-    """A command that overwrites no input, and whose errors name options where the API names arguments."""
+    """A command that never overwrites its inputs. Its errors name options instead of API arguments."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run."""
@@ -116,11 +116,12 @@ def _files(value: object) -> Iterator[str]:
 
 
 def as_options(message: str, params: Iterable[click.Parameter]) -> str:
-    """A message of the API as the command line says it: `think_s: …, say turns too` of --think and --turns.
+    """Rewrite a message of the API for the command line: `think_s: …, say turns too` names --think and
+    --turns.
 
-    A name is an option's at the beginning, after "say" or "leave out", before "out", after "one of", or
-    where it has `_`, which no word of English has; an argument with a unit is of the option without it, but
-    where only the unit brings the `_`: `cancel_s` is a column of a trace.
+    A word is an option's name at the beginning, after "say" or "leave out", before "out", after "one of", or
+    if it contains `_`, which no English word does. An argument with a unit belongs to the option without the
+    unit, except if only the unit adds the `_`: `cancel_s` is a column of a trace.
     """
     known = {str(p.name): max(p.opts, key=len) for p in params if isinstance(p, click.Option)}
     of = {f"{name}{unit}": name for name in known for unit in ("", "_s", "_bytes")}
@@ -143,9 +144,9 @@ def as_options(message: str, params: Iterable[click.Parameter]) -> str:
 
 
 def command(name: str, summary: str) -> Callable[[Callable[..., Any]], click.Command]:
-    """A decorator: the function is the command `llmir NAME`; its options are those of click.
+    """Register the decorated function as the command `llmir NAME`, with click options.
 
-    What it returns is the exit code, an integer, or None for 0.
+    The function returns the exit code, an integer or None for 0.
     """
 
     def take(function: Callable[..., Any]) -> click.Command:
@@ -182,7 +183,7 @@ class ClosedStream(io.TextIOBase):
 
 
 def streams() -> None:
-    """Standard streams that are there, whatever was closed, and that show a character they lack as `?`."""
+    """Replace closed standard streams, and print characters that a stream cannot encode as `?`."""
     sys.stdin, sys.stdout = sys.stdin or ClosedStream("stdin"), sys.stdout or ClosedStream("stdout")
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115 (until the process ends)
     for stream in (sys.stdout, sys.stderr):
@@ -191,7 +192,7 @@ def streams() -> None:
 
 
 def guard(run: Callable[[], Any]) -> int:
-    """What `run()` returns as an exit code; errors become a line and theirs."""
+    """Run a function and return its exit code; errors become one line and their exit code."""
     try:
         code = run()
         sys.stdout.flush()
@@ -217,7 +218,7 @@ def echo(text: str | bytes, **how: Any) -> None:
 
 
 def drop(stream: TextIO) -> None:
-    """What a stream does not take is dropped: Python would complain about it at exit."""
+    """Discard output that a closed stream cannot take, so that Python does not complain at exit."""
     try:
         stream.flush()
     except OSError:
@@ -225,7 +226,7 @@ def drop(stream: TextIO) -> None:
 
 
 def _error_text(error: BaseException) -> tuple[str, int]:
-    """What is said of an error, and the exit code."""
+    """The message of an error, and the exit code."""
     match error:
         case click.ClickException():
             return _lower(error.format_message()), BAD_INPUT
@@ -241,7 +242,7 @@ def _error_text(error: BaseException) -> tuple[str, int]:
 
 
 def _machine_error(error: BaseException) -> str | None:
-    """What the machine could not do, and no change of the program would help; None for any other error."""
+    """The message of an error of the machine, such as a full disk; None for other errors."""
     match error:
         case OSError():
             return f"{error.filename or ''}: {error.strerror or error}".removeprefix(": ")
@@ -259,11 +260,11 @@ def _lower(message: str) -> str:
 
 
 def line(label: str, message: str) -> None:
-    """`label: message` on stderr, whatever the message holds: one line, no control characters."""
+    """Print `label: message` on stderr as one line without control characters."""
     text = "".join(c if c.isprintable() else " " for c in " ".join(message.split()))
     try:
         click.echo(f"{label}: {text if len(text) <= LONGEST else f'{text[: LONGEST - 1]}…'}", err=True)
-    except OSError:  # nobody can be told
+    except OSError:  # stderr is closed too
         drop(sys.stderr)
 
 
@@ -274,7 +275,7 @@ SOON_S = 1.0  # work that is done by then needs no line
 
 @contextmanager
 def bar() -> Iterator[Callable[[str, int, int | None], None]]:
-    """What is told what is being done, how much of it is, and of how much, if that is known."""
+    """Show a progress bar, updated with a label, the amount done and the total if it is known."""
     from rich.console import Console
     from rich.progress import Progress, TimeElapsedColumn
 

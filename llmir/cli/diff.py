@@ -1,4 +1,4 @@
-"""`llmir diff`: what a pipeline, a pass, another model or another device changes."""
+"""`llmir diff`: the changes by a pipeline, a pass, another model or another device."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 @options.form("table", "json", "csv", "md", "html")
 @options.output("Write a file; .txt, .json, .csv, .md or .html decides the format.")
 def diff(**given: Any) -> None:
-    """Compare two pipelines on a model, op by op: what is fused, new, gone, and what that saves.
+    """Compare two pipelines on a model, op by op: fused, new and removed ops, and the time saved.
 
-    MODEL is a bundled name, a config.json or its folder, or an .ir file. Before is the model without
-    passes, after are those that the engine runs. With MODEL2 or --hw-after, both sides run these (.ir as it
-    is); where two engines run different ones, the default pipeline; with --engine-after each its own, by its
-    own kernels and host. A fused op is shown with the ops that it
-    replaced. --weights, --tp and their like hold for both sides; what only one side has is a pass of --after
-    or --before, such as shard{tp=8}. Both sides are priced alike, as the first line says: by measured
-    kernels of one engine, or all by the roofline.
+    MODEL is a bundled name, a config.json or its folder, or an .ir file. The first side is the model without
+    passes; the second runs the passes of the engine. With MODEL2 or --hw-after, both sides run these passes
+    (an .ir file runs none). If two engines have different passes, both sides run the default pipeline. With
+    --engine-after each side runs its own passes, kernels and engine CPU model. A fused op is shown with the
+    ops that it replaced. Options such as --weights and --tp apply to both sides; for one side, add a pass to
+    --after or --before, such as shard{tp=8}. Both sides use the same cost model, named in the first line:
+    measured kernels of one engine, or the roofline.
 
     \b
     llmir diff llama3.1-8b --batch 8
@@ -68,7 +68,7 @@ def notes(found: StepDiff | WorkloadDiff) -> list[str]:
 
 
 def difference(given: dict[str, Any]) -> StepDiff | WorkloadDiff:
-    """What the options say of two sides, priced alike."""
+    """Compare the two sides that the options describe, with one cost model."""
     from llmir.api import compare
     from llmir.api.deployment import lower
     from llmir.backends.compare.diff import WorkloadDiff

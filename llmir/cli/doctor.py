@@ -20,12 +20,12 @@ from .command import command, line
 PACKAGES = ("networkx", "numpy", "pyyaml", "graphviz", "click", "rich")
 GET_DOT = "apt install graphviz, or brew install graphviz; without it .dot files are written"
 
-Finding = tuple[str, str, str]  # ok, missing or BROKEN; what; what was found
+Finding = tuple[str, str, str]  # status (ok, missing or BROKEN), subject, result
 
 
 @command("doctor", "Say whether the installation works.")
 def doctor() -> int:
-    """Say what llmir runs on and whether it computes what it should; exit 1 if something needed is broken.
+    """Check the installation and its results; exit code 1 means that a required part is broken.
 
     \b
     llmir doctor
@@ -73,16 +73,16 @@ def _dot() -> Finding:
 def _plugins() -> list[Finding]:
     """Installed plugins; a broken one is not needed."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PluginWarning)  # it is said here
+        warnings.simplefilter("ignore", PluginWarning)  # the table shows it
         known = registry.installed_plugins()
     return [("fails" if said else "ok", "plugin", said or name) for name, said in known.items()]
 
 
 def _checked(check: Callable[[], Finding]) -> Finding:
-    """A check's finding; whatever it raises is one."""
+    """Run a check; an exception becomes its finding."""
     try:
         return check()
-    except Exception as error:  # a broken installation may raise anything, and is what this looks for
+    except Exception as error:  # a broken installation may raise anything
         return ("BROKEN", check.__name__.strip("_"), f"{type(error).__name__}: {error}")
 
 
@@ -106,6 +106,6 @@ def _prices() -> Finding:
             "Llama-3.1-8B", "h100-sxm", batch=1, new=1, context=2048, estimation=Estimation(cost="ideal")
         ).time_s
     )
-    # A token reads all but the embedding once: 7.5 billion bf16 weights at 3.35 TB/s take 4.5 ms.
+    # One token reads all weights except the embedding: 7.5 billion bf16 weights at 3.35 TB/s take 4.5 ms.
     state = "ok" if 4e-3 < seconds < 6e-3 else "BROKEN"
     return (state, "roofline", f"a token of Llama-3.1-8B on an H100 takes at least {units.time(seconds)}")

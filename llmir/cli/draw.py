@@ -30,10 +30,10 @@ from .diff import difference, notes
 )
 @options.output("The file to write: .svg, .png, .pdf or .dot (.gv).  [default: the model's name, .svg]")
 def draw(**given: Any) -> None:
-    """Draw the model: each op with its time, share, FLOPs, bytes and what bounds it.
+    """Draw the model: each op with its time, share, FLOPs, bytes and bound.
 
     MODEL is a bundled name (`llmir models`), a config.json or its folder, or an .ir file. The path of the
-    picture goes to stdout. Without Graphviz the .dot file is written instead.
+    picture is printed on stdout. Without Graphviz the .dot file is written instead.
 
     \b
     llmir draw llama3.1-8b --hw h100-sxm --batch 8 -o llama.svg
@@ -65,14 +65,14 @@ def draw(**given: Any) -> None:
 
 
 def _analyzed(given: dict[str, Any]) -> tuple[Any, str, tuple[str, ...]]:
-    """The workload, its model's name, and what to note."""
+    """The workload, the name of its model, and its notes."""
     program = inputs.lower(given)
     job = inputs.workload(program, given)
     return job, program.name, job.notes
 
 
 def _compared(given: dict[str, Any]) -> tuple[Any, str, tuple[str, ...]]:
-    """The difference of two sides, the first one's name, and what to note."""
+    """The difference of two sides, the name of the first, and the notes."""
     found = difference(given)
     return found, f"{found.before.program.name}-diff", tuple(notes(found))
 

@@ -32,10 +32,10 @@ SUFFIXES = {".js": "js", ".mjs": "js", ".py": "py"}
 @click.option("--to", type=click.Choice(["js", "py"]), help="The language.  [default: js, or by the suffix]")
 @options.output("Write a file; .js, .mjs or .py decides the language.")
 def emit(**given: Any) -> None:
-    """Write what steps of a model take as code: `price(batch, new, context)` gives seconds and bytes.
+    """Write the steps of a model as code: `price(batch, new, context)` returns seconds and bytes.
 
-    `ops` gives the rows of a report for the same sizes, with FLOPs and bytes as exact integers. What it says
-    is what `llmir analyze` says, to 12 digits; `about` has the device, the cost model, inputs and units.
+    `ops` returns the rows of a report for these sizes, with FLOPs and bytes as exact integers. Results equal
+    those of `llmir analyze` to 12 digits; `about` contains the device, the cost model, inputs and units.
 
     \b
     llmir emit llama3.1-8b --hw h100-sxm -o llama.mjs

@@ -36,11 +36,11 @@ MEMORY = "memory"
 @options.output("Write a file; .txt, .json or .html decides the format.")
 @click.pass_context
 def explain(ctx: click.Context, /, **given: Any) -> None:
-    """Explain one op: its equation and axes, what it computes and moves, and why it takes as long as it does.
+    """Explain one op: its equation and axes, its FLOPs and bytes, and the terms of its time.
 
-    MODEL is a bundled name, a config.json or its folder, or an .ir file; OP is a name that `llmir analyze`
-    shows, such as layer.qkv_proj or qkv_proj; engine_cpu, launch_gap, rank_skew and bubble are rows too.
-    memory is the sum of the device's memory, as the engine's log has it.
+    MODEL is a bundled name, a config.json or its folder, or an .ir file. OP is a name that `llmir analyze`
+    shows, such as layer.qkv_proj or qkv_proj, or one of the rows engine_cpu, launch_gap, rank_skew and
+    bubble. The OP memory explains the device memory, with the items of the engine's log.
 
     \b
     llmir explain llama3.1-8b qkv_proj --hw h100-sxm --batch 8
@@ -75,7 +75,7 @@ def explain(ctx: click.Context, /, **given: Any) -> None:
 
 
 def _check(ctx: click.Context, idle: tuple[str, ...], op: str) -> None:
-    """`InputError` for options that can do nothing for what is explained."""
+    """Raise InputError for options that have no effect on the explanation."""
     for name in idle:
         if ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE:
             says = "of a step, and memory is of all" if op == MEMORY else "of memory, which no op depends on"
@@ -83,7 +83,7 @@ def _check(ctx: click.Context, idle: tuple[str, ...], op: str) -> None:
 
 
 def _hint(given: dict[str, Any]) -> str:
-    """Where an op is that the passes have merged into another."""
+    """A hint for an op that the passes have fused into another."""
     from llmir.backends.compare.explain import find_op
 
     try:

@@ -13,9 +13,11 @@ from .command import command
 @options.form("table", "json", "csv", "md", "html")
 @options.output("Write a file; .txt, .json, .csv, .md or .html decides the format.")
 def hw(name: str | None, form: str | None, output_file: str | None) -> None:
-    """List the bundled devices and clusters; with NAME (or a YAML file), each of its numbers and its source.
+    """List the bundled devices and clusters. NAME (or a YAML file) lists the numbers of one device with
+    sources.
 
-    Peaks are dense, matrix peaks of tensor cores or their like. A cluster is nodes of a device.
+    Peaks are dense rates; matrix peaks are those of tensor cores or similar units. A cluster consists of
+    nodes of one device.
 
     \b
     llmir hw

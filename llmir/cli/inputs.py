@@ -68,7 +68,7 @@ def cost_model(given: Mapping[str, Any]) -> DeviceCostModel | None:
 
 
 def default_passes(given: Mapping[str, Any]) -> str:
-    """The default pipeline: that of the engine whose times are estimated."""
+    """The default pipeline of the engine of the estimate."""
     from llmir.api.deployment import passes_of
 
     model = cost_model(given)
@@ -100,7 +100,7 @@ def passes(
 
 
 def lower(given: Mapping[str, Any]) -> Program:
-    """The program that a command's options name: quantized, after its pipeline, and laid over its ranks."""
+    """Load the program that the options name, and run its quantization, pipeline and sharding."""
     from llmir.api.deployment import lower as run_steps
 
     how = {"lenient": given["lenient"], "draft": given.get("draft", False)}
@@ -110,7 +110,7 @@ def lower(given: Mapping[str, Any]) -> Program:
 
 
 def _requested_pipeline(program: Program, given: Mapping[str, Any]) -> str:
-    """The pipeline; `InputError` if attention is asked for in a form that it cannot have."""
+    """The pipeline of the options; InputError for a form of attention that the model does not support."""
     from llmir.api.load import run
 
     mla = given["mla"]
@@ -123,7 +123,7 @@ def _requested_pipeline(program: Program, given: Mapping[str, Any]) -> str:
 
 
 def before_and_after(given: Mapping[str, Any]) -> tuple[Program, Program]:
-    """The same program before it is laid over its ranks, and after."""
+    """The program before and after it is sharded."""
     from llmir.api.deployment import lower as run_steps
 
     program = read(given["model"], given["logits"], lenient=given["lenient"])
@@ -136,7 +136,9 @@ def before_and_after(given: Mapping[str, Any]) -> tuple[Program, Program]:
 
 
 def around(given: Mapping[str, Any], *pipeline: Step) -> list[Step]:
-    """A pipeline between what the options ask for: types and stages first, ranks and what they send last."""
+    """Surround a pipeline with the passes of the options: dtypes and stages before, ranks and collectives
+    after.
+    """
     return deployment(given).around(*pipeline, model=cost_model(given), prompts=_prompts(given))
 
 
@@ -156,7 +158,7 @@ def deployment(given: Mapping[str, Any]) -> Deployment:
 
 
 def _prompts(given: Mapping[str, Any]) -> list[Pass]:
-    """The passes that prompts go through: tokens that layers prune, and images in their places."""
+    """The passes for prompts: tokens that layers prune, and positions of images."""
     from llmir.passes.place_images import PlaceImages
     from llmir.passes.prune_tokens import PruneTokens
 
@@ -166,9 +168,9 @@ def _prompts(given: Mapping[str, Any]) -> list[Pass]:
 
 
 def hardware(given: Mapping[str, Any], *programs: Program) -> str | Device:
-    """What `--hw` or `--cluster` names, in nodes that `--network` joins.
+    """The device of `--hw` or `--cluster`, with nodes that `--network` connects.
 
-    `InputError` for both, or a network that no program needs; `HardwareError` for a cluster that is none.
+    InputError for both options, or a network that no program needs; HardwareError for an unknown cluster.
     """
     from llmir.hw import library
 
@@ -180,14 +182,14 @@ def hardware(given: Mapping[str, Any], *programs: Program) -> str | Device:
 
 
 def with_prices(given: Mapping[str, Any], *devices: str | Device) -> list[Any]:
-    """The devices at what `--price` says an hour of them costs; as they are without one."""
+    """The devices with the hourly prices of `--price`, if set."""
     from llmir.hw import library
 
     return library.with_prices(devices, given["price"]) if given.get("price") else list(devices)
 
 
 def link_hardware(given: Mapping[str, Any], *programs: Program) -> str | Device:
-    """`hardware` of a command whose `--link` may be the network, which programs need not reach."""
+    """The device of a command with `--link`, which may be the network even if one node holds all ranks."""
     from llmir.hw import library
 
     if given["link"] == "network" and given["network"] is not None:
@@ -202,7 +204,7 @@ def link_hardware(given: Mapping[str, Any], *programs: Program) -> str | Device:
 
 
 def join_nodes(device: str | Device, network: str, *programs: Program) -> Device:
-    """The device with nodes that a network joins; `InputError` where one node holds all ranks."""
+    """The device in nodes that a network connects; InputError if all ranks fit in one node."""
     from llmir.hw import library
 
     found = library.join(device, network)
@@ -214,7 +216,7 @@ def join_nodes(device: str | Device, network: str, *programs: Program) -> Device
 
 
 def workload(program: Program, given: Mapping[str, Any]) -> Workload:
-    """What a command's options ask of a program, on their device."""
+    """Estimate the workload that the options describe."""
     from llmir.api import estimate
     from llmir.api.estimate import beam_search
 
@@ -241,7 +243,7 @@ def workload(program: Program, given: Mapping[str, Any]) -> Workload:
 
 
 def check_drafts(given: Mapping[str, Any]) -> None:
-    """`InputError` for options of drafts that say too little, or too much."""
+    """Raise InputError for options of drafts that are incomplete or contradictory."""
     said = {name: given.get(name) for name in ("acceptance", "draft_model")}
     if given.get("draft_tokens") is None:
         for name, value in said.items():
@@ -260,7 +262,7 @@ def check_drafts(given: Mapping[str, Any]) -> None:
 
 
 def drafts(given: Mapping[str, Any]) -> Drafts | None:
-    """The drafts that a command's options say, with their programs; None where none is drafted."""
+    """The drafts of the options, with their programs; None without drafts."""
     check_drafts(given)
     if given.get("draft_tokens") is None:
         return None
@@ -271,7 +273,7 @@ def drafts(given: Mapping[str, Any]) -> Drafts | None:
 
 
 def taken(record: type[Kind], given: Mapping[str, Any]) -> Kind:
-    """The record that a command's options say; an option that the command has not keeps its default."""
+    """Fill a record from the options; options that the command lacks have their defaults."""
     return record(**{each.name: given[each.key] for each in options(record) if each.key in given})
 
 

@@ -13,7 +13,7 @@ from . import inputs, options, output
 from .command import command
 from .options import Count
 
-# Options of programs that change steps, and neither caches nor the time to move them.
+# Options of programs that change steps, but neither the caches nor their transfer time.
 IDLE = ("weights", "activations", "collectives", "attention", "logits", "dispatch", "routing", "routing_skew")
 
 
@@ -36,11 +36,11 @@ IDLE = ("weights", "activations", "collectives", "attention", "logits", "dispatc
 @options.form("table", "json", "md", "html")
 @options.output("Write a file; .txt, .json, .md or .html decides the format.")
 def kv(**given: Any) -> None:
-    """Say how many bytes the caches of sequences take, and how long it takes to move them elsewhere.
+    """Estimate the size of the KV caches of sequences, and the time to send them over a link.
 
-    That is what it costs to swap a sequence out to the host, or to send it from a prefill server to a decode
-    server. All ranks send what they have at once, each over its own link. Copies of the host are of pinned
-    memory, at the rate that was measured for the device, or on others like it; --cost ideal is the datasheet.
+    This is the cost to swap a sequence out to host memory, or to send it from a prefill server to a decode
+    server. All ranks send at the same time, each over its own link. Host memory is pinned. Host copies use
+    the measured rate of the device or of similar devices; --cost ideal uses the datasheet.
 
     \b
     llmir kv llama3.1-8b --batch 8 --prompt 4096

@@ -42,7 +42,7 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, with the names that are near to an unknown one."""
+        """Resolve a command as click does, and suggest similar names for an unknown one."""
         name = args[0]
         for option, value in pairwise((*args[1:], "")):
             if option == "--plugin":  # which may define the command
@@ -63,12 +63,12 @@ class Commands(click.Group):
             )
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run, and show where an error comes from if that was asked for."""
+        """Run the command, with a traceback if requested."""
         try:
             return super().invoke(ctx)
         except (click.exceptions.Exit, click.Abort):
             raise
-        except Exception:  # whatever it is: it goes on up, to become one line and an exit code
+        except Exception:  # the caller turns any error into one line and an exit code
             if ctx.params.get("traceback"):
                 traceback.print_exc()
             raise
@@ -81,11 +81,11 @@ class Commands(click.Group):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run and exit; the exit codes are those of `llmir --help`."""
+        """Run and exit with the exit codes that `llmir --help` lists."""
         name = prog_name or "llmir"
 
         def run() -> Any:
-            # As click does, but for its own words when it is interrupted or nobody reads.
+            # As in click, except for the messages on interrupts and closed pipes.
             self._main_shell_completion(extra, name, complete_var)
             try:
                 with self.make_context(name, list(sys.argv[1:] if args is None else args), **extra) as ctx:
@@ -101,7 +101,7 @@ class Commands(click.Group):
 
 @contextmanager
 def _announcements() -> Iterator[None]:
-    """What is announced before it starts, as it takes long, is noted in one line."""
+    """Print announcements of long work as notes."""
     log, shown = logging.getLogger("llmir"), logging.Handler()
     shown.emit = lambda record: line("note", record.getMessage())  # type: ignore[method-assign]
     before = log.level

@@ -28,7 +28,7 @@ class Duration(Count):
     name = "TIME"
 
     def read(self, name: str, text: str) -> Any:
-        """As the API reads it; a bare number is milliseconds."""
+        """Parse as the API does; a bare number is in milliseconds."""
         return parse_limit(text)
 
     def check(self, name: str, value: Any) -> Any:

@@ -13,10 +13,10 @@ from .command import command
 @options.form("table", "json", "csv", "md", "html")
 @options.output("Write a file; .txt, .json, .csv, .md or .html decides the format.")
 def models(name: str, form: str | None, output_file: str | None) -> None:
-    """List the bundled models: size, active size, heads, and KV-cache bytes for each token.
+    """List the bundled models: size, active size, heads, and KV-cache bytes per token.
 
-    NAME is a model's (or a path, or an id as `analyze` takes it), for its weights by block and kind, of a
-    layer and in all; or a part of names, Hugging Face ids or architectures, for the models that have it.
+    The NAME of a model (or a path or id as in `analyze`) lists its weights by block and kind, per layer and
+    in total. A part of a name, Hugging Face id or architecture lists the models that contain it.
 
     \b
     llmir models

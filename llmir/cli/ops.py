@@ -13,9 +13,9 @@ from .command import command
 @options.form("table", "json", "csv", "md", "html")
 @options.output("Write a file; .txt, .json, .csv, .md or .html decides the format.")
 def ops(name: str | None, form: str | None, output_file: str | None) -> None:
-    """List the ops, with what each takes, its equation and its FLOPs; with NAME, all that its class says.
+    """List the ops with operands, equations and FLOPs. NAME shows one op in detail.
 
-    In an equation, * stands for any axes; docs/ir.md has the rest. Each op is a method of llmir.Builder.
+    In an equation, * stands for any axes (see docs/ir.md). Each op is a method of llmir.Builder.
 
     \b
     llmir ops

@@ -52,9 +52,9 @@ def opt(
 ) -> None:
     """Lower a model, or read IR from a file or stdin (-), run passes over it, and print the IR.
 
-    The IR is verified before the first pass and after every one. What is printed can be read again.
-    --print-after-all and --print-after show the IR between passes on stderr, below a line `# after PASS`.
-    --weights and its like come before the passes of --pipeline, --tp and its like after them.
+    The IR is verified before the first pass and after every pass. The output is valid input.
+    --print-after-all and --print-after print the IR between passes on stderr, below a line `# after PASS`.
+    Options for dtypes run before the passes of --pipeline, options for ranks after them.
 
     \b
     llmir opt llama3.1-8b -p 'fuse-attention,fuse,dce' -o llama.ir
@@ -80,9 +80,9 @@ def opt(
 def _printer(
     steps: Sequence[Step], every: bool, names: Sequence[str]
 ) -> Callable[[str, Program], None] | None:
-    """What prints the IR after each pass, or after passes of these names; None if neither is given.
+    """A function that prints the IR after each pass, or after passes of these names; None without either.
 
-    `InputError` for both, and for a name of no pass that runs.
+    InputError for both, and for a name of a pass that does not run.
     """
     from llmir.base.names import suggest
     from llmir.ir.tools.pipeline import PASSES, label, parse_pipeline

@@ -73,7 +73,7 @@ class Count(_Kind):
 
 
 class Integer(Count):
-    """An integer from `least` to `most`, also as 1e5; None is no bound."""
+    """An integer from `least` to `most`, which may be written as 1e5; None means no bound."""
 
     def __init__(self, least: int | None = 1, most: int | None = None) -> None:
         self.least, self.most = least, most
@@ -238,7 +238,7 @@ def take(
     type: Any = _SAME,
     choices: Sequence[str] = (),
 ) -> Callable[[Function], Function]:
-    """A decorator that adds options of a record to a command: those of `names`, by default all.
+    """Decorate a command with options of a record: those of `names`, or all.
 
     The other arguments replace parts of the declaration in this command: the `default`, its text in help
     (`shown`, "" for none), `help`, `metavar`, `type` or `choices`. `more` is appended to the help.

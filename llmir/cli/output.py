@@ -29,10 +29,11 @@ def choose(
     picture: bool = False,
     option: str = "--format",
 ) -> str:
-    """The format of a result, and an early error if `output` cannot be written.
+    """The format of a result; an early error if `output` cannot be written.
 
-    A file's suffix decides; `option` must not say otherwise, and decides where there is none. On stdout it
-    is `form`, or what `print` shows. `of` is the class of the result (None: some rows), or formats by suffix.
+    The suffix of a file selects the format, and `option` must agree. Without a suffix, `option` selects it.
+    On stdout it is `form`, or the format of `print`. `of` is the class of the result (None: some rows), or
+    formats by suffix.
     """
     from llmir.base import formats
 
@@ -95,7 +96,7 @@ def _rows() -> type[Displayable]:
 
 
 def file_name(model: str, suffix: str) -> str:
-    """A model's name as that of a file in the current folder, whatever is in it."""
+    """A valid file name for a model in the current folder."""
     return f"{re.sub(r'[^A-Za-z0-9._+-]+', '-', model).strip('.-')[:100] or 'model'}{suffix}"
 
 
@@ -110,7 +111,7 @@ def result(thing: Displayable, form: str, output: str | None = None, **options: 
 
 
 def check_page(form: str, max_size: int | None) -> dict[str, int]:
-    """What a page is told of its size; InputError where none is written."""
+    """The size argument of a page; InputError if no page is written."""
     if max_size is None:
         return {}
     if form != "page":
@@ -146,13 +147,13 @@ def _colours(stream: Any) -> bool:
 def emit_rows(
     rows: Sequence[Mapping[str, object]], form: str, output: str | None, table: RenderableType
 ) -> None:
-    """Some rows in one of their formats; `table` is what a person sees, with units."""
+    """Write rows in a format; `table` is the human-readable form with units."""
     from llmir.backends.export.sections import Rows
 
     result(Rows(rows, table), form, output)
 
 
 def note(*messages: str) -> None:
-    """What the user should know, on stderr."""
+    """Print notes on stderr, each once."""
     for message in dict.fromkeys(messages):
         line("note", message)

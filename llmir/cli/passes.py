@@ -10,9 +10,10 @@ from .command import command
 @options.form("table", "json", "csv", "md", "html")
 @options.output("Write a file; .txt, .json, .csv, .md or .html decides the format.")
 def passes(form: str | None, output_file: str | None) -> None:
-    """List the passes, with each option's type and default.
+    """List the passes, with the type and default of each option.
 
-    A pipeline is passes with commas between them; options stand in braces: 'fuse,name{option=value}'.
+    A pipeline consists of passes separated by commas. Options are written in braces:
+    'fuse,name{option=value}'.
 
     \b
     llmir passes

@@ -1,4 +1,4 @@
-"""`llmir plan`: which devices, how many, and how a model is split over them, for a given traffic."""
+"""`llmir plan`: the devices, their number, and the split of a model over them, for a given traffic."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ REQUEST_OPTIONS = ("hw", "gpus", "max_ttft", "max_tpot", "chunk", "batch")
 
 
 class Devices(Count):
-    """How many devices there may be."""
+    """The largest number of devices."""
 
     def check(self, name: str, value: Any) -> int:
-        """As the API checks it."""
+        """Check as the API does."""
         from llmir.api.plan import DEVICES
         from llmir.base.arguments import integer
 
@@ -48,7 +48,7 @@ class TimeLimit(Count):
     name = "LIMIT"
 
     def read(self, name: str, text: str) -> Any:
-        """As the API reads it; a bare number is milliseconds."""
+        """Parse as the API does; a bare number is in milliseconds."""
         return parse_limit(text)
 
     def check(self, name: str, value: Any) -> Any:
@@ -226,7 +226,7 @@ def plan(**given: Any) -> int:
 
 
 def _check_emit(given: Mapping[str, Any]) -> str | None:
-    """What is emitted, if anything; an early InputError or OutputError for what cannot be."""
+    """The value of --emit, if set; an early InputError or OutputError if the files cannot be written."""
     from llmir.api.plan import checkpoint
     from llmir.backends.export.files import check_folder
     from llmir.backends.export.manifests import check_checkpoint, file_names

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 KINDS = ("roofline", "distributions", "memory", "batch", "context")
 HEIGHTS = {"roofline": 6.2, "memory": 4.8}
-STEPS = KINDS[:3]  # of which a step has one too
+STEPS = KINDS[:3]  # the kinds that also apply to a step
 ELSEWHERE = {
     "front": "llmir plan or llmir sweep with -o front.png",
     "latencies": "llmir serve-sim --rates 2,4,8 -o latencies.png",
@@ -41,9 +41,10 @@ ELSEWHERE = {
 def plot(**given: Any) -> None:
     """Plot figures of a workload with matplotlib (pip install 'llmir[plot]').
 
-    KIND is roofline (every op below the roofs, prefill and decode), distributions (parameters, FLOPs, bytes
-    and time by block), memory (over a request, or with --phase over the ops of a step), batch (throughput
-    and time over the batch) or context (time over the context). The path of the picture goes to stdout.
+    KIND is roofline (every op below the rooflines, prefill and decode), distributions (parameters, FLOPs,
+    bytes and time by block), memory (over a request, or with --phase over the ops of a step), batch
+    (throughput and time over the batch) or context (time over the context). The path of the picture is
+    printed on stdout.
 
     \b
     llmir plot roofline qwen3-30b-a3b --hw h100-sxm --batch 8 -o roofline.png
@@ -86,7 +87,7 @@ def _acting(given: Mapping[str, Any]) -> None:
 
 
 def _plot(kind: str, job: Workload, given: Mapping[str, Any]) -> Callable[[Any], Any]:
-    """What draws it in the axes that it is given."""
+    """A function that draws the plot in given axes."""
     from llmir.api import draw
 
     data: Any = job

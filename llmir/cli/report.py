@@ -28,10 +28,10 @@ _POINTS = "batch", "new", "context"
 @options.max_size
 @options.output("The file.  [default: the model's name, .html]")
 def report(**given: Any) -> None:
-    """Write a page of a model in all combinations of some axes, 64 at most, which opens from disk.
+    """Write a page of a model in up to 64 configurations, which opens from disk.
 
-    The cost model itself is in the page: it computes what `llmir analyze` says for any batch, prompt and
-    generate, and asks no server. A split that a model does not take is greyed there, with the reason.
+    The page contains the cost model: it computes the results of `llmir analyze` for any batch, prompt and
+    output length without a server. Impossible splits are grayed out with the reason.
 
     \b
     llmir report llama3.1-8b

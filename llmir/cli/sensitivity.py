@@ -27,10 +27,10 @@ from .options import Number
 @options.form("table", "json")
 @options.output("Write a file; .txt or .json decides the format.")
 def sensitivity(**given: Any) -> None:
-    """Price a request again with more of each resource: what each saves of a step of prefill and of decode.
+    """Estimate the time that faster resources save in a prefill step and in a decode step.
 
-    Resources are the rates of the device by their names in its file, the time in which kernels are launched,
-    and the engine's host. Those that save nothing are left out; JSON has what each saves in every op.
+    Resources are the rates of the device as named in its file, the kernel launch time, and the engine CPU
+    time. Resources that save nothing are omitted; JSON contains the saving in every op.
 
     \b
     llmir sensitivity llama3.1-8b --hw h100-sxm --batch 64

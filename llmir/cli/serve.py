@@ -34,10 +34,10 @@ PORT = 8765
     help="What a browser has to bring once, as /?token=TOKEN, and a program as a bearer token.",
 )
 def serve(port: int, opens: bool, host: str, token: str | None) -> None:
-    """Serve the page of `llmir report`, in which any model, device and split can be chosen.
+    """Serve the page of `llmir report` for any model, device and split.
 
-    It listens on 127.0.0.1 until Ctrl+C, writes no file, and opens none that a client names.
-    Needs `pip install llmir[serve]`.
+    The server listens on 127.0.0.1 until Ctrl+C. It writes no files, and opens no file that a client names.
+    It needs `pip install llmir[serve]`.
 
     \b
     llmir serve --open

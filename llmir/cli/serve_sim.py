@@ -33,7 +33,7 @@ class Rates(Declared):
         self.name = "RANGE"
 
     def read(self, name: str, text: str) -> Any:
-        """The numbers between the commas, and those of each range."""
+        """Parse numbers and ranges that are separated by commas."""
         from llmir.backends.search.sweep import range_values
 
         rates: list[Any] = []
@@ -54,7 +54,7 @@ class Rates(Declared):
 
 
 def alone(given: Mapping[str, Any]) -> None:
-    """InputError for what is of one run."""
+    """Raise InputError for options of a single run."""
     for name in ALONE:
         if given[name] is not None:
             option = name.replace("_", "-")

@@ -20,7 +20,7 @@ from . import inputs, options, output
 from .command import bar, command, line
 from .options import Integer
 
-# The options in the order of help, and what differs where they take several values.
+# The options in the order of help, with the changes for several values.
 AXIS_HELP: dict[str, dict[str, str]] = {
     "hw": {"help": "Names or YAML files of devices.", "shown": "h100-sxm"},
     "batch": {"help": "Sequences in a step, such as 1:1024:x2 or 1,8,64.", "shown": "1"},
@@ -114,8 +114,8 @@ def sweep(**given: Any) -> None:
     output.note(*source.notes)
 
 
-ROW_BYTES = 2500  # of a row in memory as a dictionary
-PAGE_ROW_BYTES = 100  # of a row in a page, at least
+ROW_BYTES = 2500  # per row in memory as a dictionary
+PAGE_ROW_BYTES = 100  # per row in a page, at least
 
 
 def _check_rows(rows: int, form: str, max_size: int | None) -> None:
@@ -144,7 +144,7 @@ def _in_pieces(file: str | None, form: str | None) -> bool:
 
 
 def _keep_partial(run: Callable[[], Any]) -> Any:
-    """What it gives; an interrupt says what would have been kept."""
+    """Run the function; after an interrupt, explain how to keep partial results."""
     try:
         return run()
     except KeyboardInterrupt as stop:
@@ -153,7 +153,7 @@ def _keep_partial(run: Callable[[], Any]) -> Any:
 
 @contextmanager
 def _workers(jobs: int) -> Iterator[Any]:
-    """So many processes, ended at once with what they do not finish where this one is interrupted."""
+    """A pool of `jobs` processes, which an interrupt ends at once."""
     from llmir.backends.search.sweep import processes
 
     if jobs == 1:
@@ -167,7 +167,7 @@ def _workers(jobs: int) -> Iterator[Any]:
             except BaseException:
                 import multiprocessing
 
-                # The pool's own thread then finds its futures cancelled, and would say so.
+                # The pool's thread then sees canceled futures, and would log them.
                 threading.excepthook = lambda _: None
                 for child in multiprocessing.active_children():
                     child.terminate()
@@ -178,7 +178,7 @@ def _workers(jobs: int) -> Iterator[Any]:
 
 @contextmanager
 def _rows() -> Iterator[Callable[[int, int, int], None]]:
-    """What shows how many rows are done, how quickly, when the others will be, and how many are refused."""
+    """Show the rows done, the rate, the remaining time and the refused rows."""
     from llmir.backends.export import units
 
     began = time.monotonic()

@@ -21,7 +21,7 @@ from .options import Integer
 @options.phase
 @click.option(
     "--rank",
-    type=Integer(None),  # the mesh says which there are
+    type=Integer(None),  # the mesh limits the range
     help="The file of this rank alone, as the profiler writes one.  [default: the first of each stage]",
 )
 @options.max_size
@@ -29,13 +29,13 @@ from .options import Integer
     "The file to write: .json or .json.gz, or .html for a page.  [default: the model's name, .trace.json.gz]"
 )
 def trace(**given: Any) -> None:
-    """Write what each rank does from the start of a step to its end, as PyTorch's profiler writes it.
+    """Write the activity of each rank during a step, in the format of the PyTorch profiler.
 
-    Every run of every op is a slice, layers are numbered ranges, and waits (the engine's CPU, late ranks,
-    bubbles of a pipeline) have a row of their own, over counters of live activations and bandwidth. Open it
-    at https://ui.perfetto.dev beside a profile of your server; HolisticTraceAnalysis reads it as well (with
-    pp a file for each --rank). A .html is a page with the same to scale, over live activations. The path of
-    the file goes to stdout.
+    Every execution of every op is a slice, and layers are numbered ranges. Waits (engine CPU, rank skew,
+    pipeline bubbles) have a separate row, above counters of live activations and bandwidth. Open the file at
+    https://ui.perfetto.dev next to a profile of your server, or in HolisticTraceAnalysis (with pp, one file
+    for each --rank). An .html file is a page with the timeline to scale. The path of the file is printed on
+    stdout.
 
     \b
     llmir trace llama3.1-8b --hw h100-sxm --batch 8 -o llama.json.gz

@@ -1,4 +1,4 @@
-"""`llmir validate`: predictions beside measurements."""
+"""`llmir validate`: compare estimates with measurements."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ _SAID = 5  # unreadable rows that are named one by one
 @options.output("Write a file; .csv has every row, .txt, .json and .md the statistics too.")
 @click.pass_context
 def validate(ctx: click.Context, /, **given: Any) -> None:
-    """Price every row of measured tables and say how far off the predictions are.
+    """Estimate every row of measured tables and print the errors of the estimates.
 
-    A table's columns say what it is: gemm, attention, moe, elementwise, collective, a whole model, or a chat
-    log (input_tokens, output_tokens), which needs --model and --hw. Rows that cannot be priced are
-    counted with the reason; files say the mean that counts each as 100%. Keys of --by are kind, metric,
-    device, framework, engine, version, tp, users, model, dtype, relation, size, file.
+    The columns determine the kind of table: gemm, attention, moe, elementwise, collective, a whole model, or
+    a chat log (input_tokens, output_tokens), which needs --model and --hw. Rows without an estimate are
+    counted with the reason; files also contain the mean that counts each of them as 100%. Keys of --by are
+    kind, metric, device, framework, engine, version, tp, users, model, dtype, relation, size, file.
 
     \b
     llmir validate gemm.csv attention_decode.csv
@@ -109,7 +109,7 @@ def _check_keys(by: list[str]) -> None:
 
 
 def _chat(ctx: click.Context, given: dict[str, Any]) -> dict[str, Any]:
-    """What chat logs ran on, if that is what the files are."""
+    """The model, device and engine of chat logs, if the files are chat logs."""
     if given["model"]:
         if not given["hw"]:
             raise InputError("--model: chat logs also need --hw, the device that they ran on")
@@ -151,7 +151,7 @@ def _emit(found: Validation, by: list[str], form: str, target: str | None, logs:
 
 
 def _notes(found: Validation) -> None:
-    """Rows that could not be read: the first few, then how many more."""
+    """Print notes on unreadable rows: the first few in full, then the number of others."""
     output.note(*found.questions, *found.problems[:_SAID])
     for file, more in groupby(found.problems[_SAID:], key=lambda problem: problem.partition(": row ")[0]):
         numbers = [int(problem.partition(": row ")[2].partition(":")[0]) for problem in more]

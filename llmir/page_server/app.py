@@ -1,4 +1,4 @@
-"""The ASGI app: the page, lists of bundled models and hardware, and set-ups computed on request."""
+"""The ASGI app: the page, lists of bundled models and hardware, and configurations computed on request."""
 
 from __future__ import annotations
 
@@ -32,9 +32,12 @@ _PATIENCE = 10.0  # seconds for a body to come
 
 
 def app(host: str = "127.0.0.1", token: str | None = None, worker: Worker | None = None) -> App:
-    """The server as an ASGI app, which is asked as `host`, and by those who have the `token` if there is one.
+    """Build the ASGI app of the server.
 
-    Its `worker` makes set-ups, one at a time.
+    Args:
+        host: The host name that requests must use.
+        token: The secret of allowed clients; None allows all.
+        worker: The process that computes configurations, one at a time.
     """
     make = Worker() if worker is None else worker
     turn, waiting = anyio.CapacityLimiter(1), anyio.Semaphore(_WAITING)
@@ -129,7 +132,7 @@ async def _refused(request: Request, refused: Any) -> Response:
 
 
 async def _unrouted(request: Request, error: Any) -> Response:
-    """What Starlette says of paths and methods that are none."""
+    """The response to an unknown path or method."""
     there = "GET /, /api/models, /api/hw and POST /api/program"
     path = f"{request.method} {plain(request.url.path, 80)}"
     return JSONResponse({"error": f"{path}: there are {there} alone"}, error.status_code, error.headers)

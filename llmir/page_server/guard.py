@@ -34,7 +34,7 @@ _HEADERS = (
 
 
 class RejectionError(Exception):
-    """A request that gets a status, and a line that says why."""
+    """A rejected request, with its status and a one-line reason."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -42,7 +42,7 @@ class RejectionError(Exception):
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a host."""
+    """Whether a host is reachable from this machine only."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
@@ -50,10 +50,9 @@ def is_loopback(host: str) -> bool:
 
 
 class AllowedHosts:
-    """The names by which a server may be asked: another one is a stranger's, which was pointed here.
+    """The host names that requests may use; other names indicate DNS rebinding.
 
-    Where it listens at all addresses, those are any address (none of which is a name that can be pointed
-    elsewhere) and the machine's own name.
+    A server on all addresses allows every IP address, which DNS cannot redirect, and the machine's own name.
     """
 
     def __init__(self, bound: str) -> None:
@@ -79,17 +78,17 @@ def _is_address(name: str) -> bool:
 
 
 class Guard:
-    """An ASGI app before another one, which it lets be asked by the page that it serves, and by programs.
+    """ASGI middleware that admits requests from the served page and from programs.
 
-    With a `token`, a request carries it: `Authorization: Bearer TOKEN`, or the cookie that `/?token=TOKEN`
-    sets, which holds a hash of it.
+    With a `token`, a request must carry `Authorization: Bearer TOKEN`, or the cookie that `/?token=TOKEN`
+    sets, which stores a hash of it.
     """
 
     def __init__(self, app: App, hosts: AllowedHosts, token: str | None = None) -> None:
         self.app, self.hosts, self.token = app, hosts, token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let it through, or say why not."""
+        """Pass the request on, or reject it with a reason."""
         if scope["type"] == "lifespan":
             return await self.app(scope, receive, send)
         if scope["type"] != "http":
@@ -112,7 +111,7 @@ class Guard:
         except RejectionError as refused:
             if not started:
                 await _say(refused, marked)
-        except Exception as error:  # a bug of ours, which is told as any other refusal
+        except Exception as error:  # a bug in llmir, reported like any other rejection
             if not started:
                 name = f"{type(error).__name__}: {error}"
                 await _say(RejectionError(500, f"a bug in llmir: {plain(name, 300)}"), marked)
@@ -155,7 +154,7 @@ class Guard:
 
 
 class _Headers:
-    """Those of a request, each of which is there once."""
+    """The headers of a request; duplicates are rejected."""
 
     def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
         self.found: dict[str, list[str]] = {}
@@ -195,7 +194,7 @@ async def _say(refused: RejectionError, send: Send) -> None:
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if refused.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
-    if refused.status in (400, 408, 413):  # of which the rest of the body is not read
+    if refused.status in (400, 408, 413):  # the rest of these bodies is not read
         headers.append((b"connection", b"close"))
     await send(_start(refused.status, headers))
     await send({"type": "http.response.body", "body": body})

@@ -28,10 +28,10 @@ _TAKEN = {errno.EADDRINUSE, errno.EACCES}
 
 
 def serve(host: str, port: int, token: str | None, *, opens: bool = False) -> None:
-    """Serve until interrupted, and print the address on stderr; `opens` a browser there.
+    """Serve until interrupted, and print the address on stderr; `opens` starts a browser there.
 
-    InputError for a port in use, with the next free one, for an address that is not this machine's, and for
-    one that others reach where there is no token.
+    InputError for a port in use (with the next free port), for an address of another machine, and for an
+    address that other machines reach without a token.
     """
     if token is not None and (not token.isascii() or not token.isprintable() or not token or " " in token):
         raise InputError("--token: expected printable ASCII without spaces")
@@ -47,7 +47,7 @@ def serve(host: str, port: int, token: str | None, *, opens: bool = False) -> No
             served,
             http=_Connection,
             ws="none",
-            log_level="critical",  # clients that break a connection are no errors of the server
+            log_level="critical",  # broken connections of clients are not errors of the server
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=STOP_S,
@@ -71,14 +71,14 @@ class _Server(uvicorn.Server):
     worker: Worker
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, and say so."""
+        """Start the server and print its address."""
         await super().startup(sockets)
         print(f"llmir serves {self.address}, until Ctrl+C", file=sys.stderr, flush=True)
         if self.opens:
             webbrowser.open(self.link)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop: a set-up that is being made is given up, so that no request waits for it."""
+        """Stop the server and abandon the current configuration, so that no request waits for it."""
         await asyncio.to_thread(self.worker.close)
         await super().shutdown(sockets)
 
@@ -89,7 +89,7 @@ class _Connection(H11Protocol):
     _waiting: ClassVar[dict[_Connection, asyncio.TimerHandle]] = {}  # the oldest first
 
     def connection_made(self, transport: Any) -> None:
-        """Wait for a request; the oldest connection that waits is closed if there are too many."""
+        """Wait for a request; too many waiting connections close the oldest one."""
         super().connection_made(transport)
         self._wait()
         if len(self.connections) > CONNECTIONS:

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 BUDGET = Budget(bytes=1_000_000, nodes=100_000, depth=32)
 
-# Options of a structure: a page has sliders for the others.
+# Options of a structure; the page has sliders for the others.
 _OPTIONS = {name: option for name, option in options.AXES.items() if option.record != "Requests"}
 _COUNTS = [name for name, option in _OPTIONS.items() if option.is_count]
-_RANKS = 1 << 16  # of one kind
+_RANKS = 1 << 16  # largest number of one kind of ranks
 _NAMES = [name for name, option in _OPTIONS.items() if name not in ("hw", "sp", *_COUNTS)]
 _FIELDS = ("model", "config", "hw", *_COUNTS, "sp", *_NAMES)
 _LONGEST = 100  # characters of a name
@@ -44,18 +44,18 @@ class PageRequest(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What the command line would call the model."""
+        """The name of the model on the command line."""
         return self.preset or "config.json"
 
     def setup(self) -> Setup:
-        """The set-up, or why it cannot be; errors of llmir for a model that is none."""
+        """Build the configuration, or the reason why it is impossible; LlmirError for an invalid model."""
         program = load(self.config if self.preset is None else self.preset)
         made = setup(program, None, {"hw": self.device, **self.structure})
         return replace(made, values={"hw": self.hw, **self.structure})
 
 
 def read(body: bytes) -> PageRequest:
-    """What a request's JSON asks for; UnreadableError for what is none, errors of llmir for unknown names."""
+    """Parse the JSON of a request; UnreadableError for invalid JSON, other LlmirErrors for unknown names."""
     said = readers.load_json(body, BUDGET)
     if not isinstance(said, dict):
         raise UnreadableError(f"expected a JSON object, got {arguments.show_value(said)}")

@@ -1,7 +1,7 @@
-"""A worker process that computes set-ups.
+"""A worker process that computes configurations.
 
-It ends when a set-up takes too long, when the server ends, and, to free memory, between two set-ups when it
-has grown or has made many. The next set-up then starts a new one.
+The process ends when a configuration takes too long or the server ends. To free memory, it also ends after
+many configurations or when it has grown. The next configuration starts a new process.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from llmir.base.registry import load_plugin, loaded_plugins
 from . import request
 from .guard import RejectionError
 
-LONGEST = 20.0  # seconds for a set-up
+LONGEST = 20.0  # seconds per configuration
 LARGEST = 5_000_000  # bytes of one, as of a page
-GROWTH = 40 << 20  # bytes of memory beyond the first set-up's, after which a new process takes over
-MOST = 500  # set-ups of a process
+GROWTH = 40 << 20  # bytes beyond the memory after the first configuration, at which a new process takes over
+MOST = 500  # configurations per process
 ADDRESS_SPACE = 8 << 30  # bytes
 _START = 60.0  # seconds for a process to start
 
 
 def answer_setup(body: bytes) -> bytes:
-    """The JSON of the set-up that a request's body asks for; `RefusedError` for one that is none."""
+    """The JSON of the configuration that a request asks for; RefusedError for an impossible one."""
     from llmir.backends.export.page.bundle import answer
 
     try:
@@ -59,7 +59,7 @@ def answer_setup(body: bytes) -> bytes:
 
 
 class Worker:
-    """Calls a function of bytes in a process of its own, one call at a time."""
+    """Calls a function of bytes in a separate process, one call at a time."""
 
     def __init__(self, does: Callable[[bytes], bytes] = answer_setup, longest: float = LONGEST) -> None:
         self.does, self.longest = does, longest
@@ -151,7 +151,7 @@ def _limit_memory() -> None:
 
 
 def _size() -> int:
-    """Bytes of memory of this process, now or at most; 0 where the system does not say."""
+    """Current or peak memory of this process in bytes; 0 if the system does not report it."""
     with suppress(OSError, ValueError):  # on Linux `getrusage` counts the parent before the fork too
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     try:

@@ -219,6 +219,35 @@ def test_packages_hold_a_docstring_and_no_imports() -> None:
             assert isinstance(only, ast.Expr), name(path)
 
 
+def test_methods_without_a_docstring_override_documented_ones() -> None:
+    trees = [ast.parse(path.read_text("utf-8")) for path in SOURCES]
+    classes = {n.name: n for tree in trees for n in ast.walk(tree) if isinstance(n, ast.ClassDef)}
+
+    def is_documented(kind: str, method: str) -> bool:
+        if kind not in classes:  # a class of another library
+            return True
+        if any(
+            getattr(each, "name", "") == method and ast.get_docstring(each) for each in classes[kind].body
+        ):  # type: ignore[arg-type]
+            return True
+        bases = [re.split(r"[\[(]", ast.unparse(base))[0].rpartition(".")[2] for base in classes[kind].bases]
+        return any(
+            is_documented(base, method) for base in bases if base not in ("ABC", "Protocol", "NamedTuple")
+        )
+
+    missing = [
+        f"{kind}.{method.name}"
+        for kind, node in classes.items()
+        for method in node.body
+        if isinstance(method, ast.FunctionDef)
+        and not kind.startswith("_")
+        and not method.name.startswith("_")
+        if not any("overload" in ast.unparse(d) or "setter" in ast.unparse(d) for d in method.decorator_list)
+        if not is_documented(kind, method.name)
+    ]
+    assert missing == []
+
+
 def test_the_methods_of_a_builder_are_those_of_the_ops() -> None:
     written = runpy.run_path(str(ROOT / "scripts" / "opmethods.py"))["text"]()
     assert (ROOT / GENERATED).read_text("utf-8") == written, "run `python scripts/opmethods.py`"

@@ -24,15 +24,15 @@ from .frame import MARKS, LineStyle, axes, counts, hatch_region, head, line, not
 
 # Points of curves
 
-LARGEST = 1 << 14  # of a batch that is drawn
-FURTHEST = 1 << 20  # tokens of a context, where a model does not say how many it takes
+LARGEST = 1 << 14  # the largest batch that is drawn
+FURTHEST = 1 << 20  # context in tokens, for models without a maximum
 PICKED = ("batch", "new", "time_s", "error", "fits")
 
 
 class StepCurve(NamedTuple):
-    """Steps along one axis: what tells them from others, seconds, the relative error, and whether all fits.
+    """Steps along one axis: the label, seconds, the relative error, and whether each point fits.
 
-    `error` is NaN where none is known, and so is `fits`.
+    `error` and `fits` are NaN if unknown.
     """
 
     label: str
@@ -53,14 +53,14 @@ class CurveGroup(NamedTuple):
 
 
 def curves(name: str, over: str, data: Workload | Report | Sweep) -> CurveGroup:
-    """Those over `batch` or `context`; InputError for what has no such axis."""
+    """The curves over `batch` or `context`; InputError for data without this axis."""
     if isinstance(data, Workload):
         return of_workload(name, over, data)
     return of_report(name, over, data) if isinstance(data, Report) else of_sweep(name, over, data)
 
 
 def of_report(name: str, over: str, step: Report) -> CurveGroup:
-    """The points of a grid, of which `over` alone varies."""
+    """The points of a grid in which only `over` varies."""
     if np.ndim(step.time_s) != 1 or step.beside:
         raise InputError(f"{name}: takes a report on a grid of one axis, such as {over}=[1, 2, 4]")
     grid = {axis: np.broadcast_to(getattr(step, axis), step.shape) for axis in ("batch", "new", "context")}
@@ -92,7 +92,7 @@ def of_report(name: str, over: str, step: Report) -> CurveGroup:
 
 
 def of_workload(name: str, over: str, job: Workload) -> CurveGroup:
-    """Decode steps of a workload: half way through its answers by batch, or of its batch by context."""
+    """Decode steps of a workload: halfway through its output by batch, or for its batch by context."""
     if job.program.patches:
         raise InputError(f"{name}: {job.program.name} is of images, and has no decode steps")
     parts = job.program.micro_batches * job.program.parallelism.dp
@@ -116,7 +116,7 @@ def of_workload(name: str, over: str, job: Workload) -> CurveGroup:
 
 
 def longest(job: Workload, most: int) -> int:
-    """The longest context of a decode step that such a batch has room for, up to so many tokens."""
+    """The longest context of a decode step that fits with this batch, up to `most` tokens."""
 
     def fits(tokens: int) -> bool:
         try:
@@ -133,7 +133,7 @@ def longest(job: Workload, most: int) -> int:
 
 
 def of_sweep(name: str, over: str, sweep: Sweep) -> CurveGroup:
-    """A curve for each structure and other point of a sweep; InputError for more than marks tell apart."""
+    """A curve for each structure and other point of a sweep; InputError for too many curves."""
     if len(sweep.axes[over]) < 2:
         raise InputError(f"{name}: this sweep has one {over}; it takes one of several")
     found = tuple(_lines(over, sweep))
@@ -149,7 +149,7 @@ def of_sweep(name: str, over: str, sweep: Sweep) -> CurveGroup:
 
 
 def fixed(sweep: Sweep, *but: str) -> list[str]:
-    """What a sweep's axes of one value say, without some of them."""
+    """The constant axes of a sweep as text, without some of them."""
     said = ((a, v[0]) for a, v in sweep.axes.items() if len(v) == 1 and v[0] and a not in but)
     return [f"{a} {value:,}" if isinstance(value, int) else str(value) for a, value in said]
 
@@ -231,7 +231,7 @@ def _within(curve: StepCurve) -> Array:
 
 
 def _draw(ax: Any, curve: StepCurve, y: Any, mark: LineStyle, band: Any) -> None:
-    """A line with the band of its error; what does not fit has hollow marks."""
+    """A line with the band of its error; points that do not fit have hollow marks."""
     late = curve.fits == 0
     style = {"color": mark.color, "linestyle": mark.linestyle, "marker": mark.marker, "markersize": 5}
     full = np.flatnonzero(~late).tolist()

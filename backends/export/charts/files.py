@@ -21,14 +21,14 @@ from .frame import FORMATS, HEIGHT, WIDTH, check, head, notes, pad
 from .serving import ChartTarget
 
 DPI = 200  # of a PNG: two pixels for each of a page's 860
-RATES = (0.1, 0.3, 0.5, 0.65, 0.8, 0.9, 0.97)  # of the largest stable one, at which a plan is simulated
-NEAR = 0.06  # of it, within which the rate that is asked for stands for another
+RATES = (0.1, 0.3, 0.5, 0.65, 0.8, 0.9, 0.97)  # shares of the stable rate at which a plan is simulated
+NEAR = 0.06  # share of the rate within which the requested rate replaces another
 SHOWN = ("ttft", "tpot")
 
 
 @contextmanager
 def page(height: float = HEIGHT) -> Iterator[Any]:
-    """A figure as wide as a page, apart from what a user has set for others."""
+    """A figure of page width, independent of the user's matplotlib settings."""
     check("a picture of results")
     from matplotlib import rc_context, style
     from matplotlib.figure import Figure
@@ -48,14 +48,14 @@ def render_figure(figure: Any, form: str) -> bytes:
 
 
 def render_plot(plot: Callable[[Any], Any], form: str, height: float = HEIGHT) -> bytes:
-    """The file of one plot, which is given its axes."""
+    """The file of one plot, drawn into given axes."""
     with page(height) as figure:
         plot(figure.subplots())
         return render_figure(figure, form)
 
 
 def plans(found: Plans, form: str) -> bytes:
-    """The front, and below it latencies of the first plan against the rate, if that is no plan of pools."""
+    """The Pareto front, and below it latencies of the first plan over the rate, unless it has pools."""
     if found.best is None or isinstance(found.best, PoolCandidate):
         return render_plot(lambda ax: front.front(found, ax), form, 5.6)
     runs = tuple(plan_rates(found.best, found.largest_rate or 0.0))
@@ -89,7 +89,7 @@ def plan_rates(best: Candidate, largest: float) -> Iterator[Simulation]:
 
 
 def sweep(found: Sweep, form: str) -> bytes:
-    """Of one structure over its batches or contexts; of several the front."""
+    """For one structure, curves over batch or context; for several, the Pareto front."""
     points = ("batch", "new", "context")
     several = any(len(values) > 1 for name, values in found.axes.items() if name not in points)
     many = {name: len(found.axes[name]) > 1 for name in points}

@@ -1,8 +1,7 @@
 """The frame of all charts: axes, titles, units, marks that differ in gray, and placed labels.
 
-`axes`, `head`, `notes` and `unit` are used by every chart. `Labels` places labels beside marks so that they
-overlap neither each other nor marks, where there is room. matplotlib is an extra; `check` reports its
-absence.
+Every chart uses `axes`, `head`, `notes` and `unit`. `Labels` places labels next to marks without overlaps, if
+there is space. matplotlib is an extra; `check` reports its absence.
 """
 
 from __future__ import annotations
@@ -25,27 +24,27 @@ from llmir.ir.core.program import Program
 
 # Axes, titles, units and marks
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart (jfly.uni-koeln.de/color).
+# Colors of Okabe and Ito, which color-blind readers can distinguish (jfly.uni-koeln.de/color).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 FORMATS = {".png": "png", ".svg": "svg", ".pdf": "pdf"}
 
 
 def check(what: str) -> None:
-    """InputError without matplotlib, in which `what` names who asks for it."""
+    """Raise InputError if matplotlib is missing; `what` names the feature that needs it."""
     if find_spec("matplotlib") is None:
         raise InputError(f"{what} needs matplotlib: pip install 'llmir[plot]'")
 
 
 WIDTH, HEIGHT = 8.6, 5.2  # inches: 860 pixels at 100 an inch
 FAINT, HATCH, LIMIT, CHOSEN = "#E5E5E5", "////", "#B42318", "#12713F"
-TEXT, SMALL, TINY = 9, 8, 6.5  # points; `TINY` is of letters in marks
+TEXT, SMALL, TINY = 9, 8, 6.5  # points; `TINY` is for letters in marks
 LETTERS = {bound: bound[0].upper() for bound in ("memory", "compute", "network", "overhead", "bubble")}
 WIDE = 104  # small characters of a line as wide as the axes of a page
 ACROSS = 6.8  # inches of those
 
 
 class LineStyle(NamedTuple):
-    """How a line is told from others, in grey too."""
+    """The style of a line, distinguishable in gray too."""
 
     color: str
     marker: str
@@ -68,7 +67,7 @@ def axes(name: str, ax: Any, height: float = HEIGHT) -> Any:
 
 
 def ready(name: str, ax: Any) -> Any:
-    """The axes that are given, if any; InputError for what is none, and without matplotlib."""
+    """Check the axes, if given, and that matplotlib is installed."""
     check(name)
     from matplotlib.axes import Axes
 
@@ -83,7 +82,7 @@ def pad(figure: Any) -> None:
 
 
 def head(ax: Any, title: str, *lines: str) -> None:
-    """A title and what stands below it, a few lines in small letters."""
+    """A title with a few small lines below it."""
     wide = _wide(ax)
     small = [part for line in lines if line for part in _lines(wording.plain(line), wide)]
     large = wrap(wording.plain(title), round(0.62 * wide))
@@ -105,13 +104,13 @@ def head(ax: Any, title: str, *lines: str) -> None:
 
 
 def _wide(ax: Any) -> int:
-    """How many small characters stand side by side, as wide as the axes."""
+    """The number of small characters across the axes."""
     inches: float = ax.get_window_extent().width / ax.figure.dpi
     return max(30, round(WIDE * inches / ACROSS))
 
 
 def lay_out(ax: Any) -> None:
-    """Lay the figure out, so that axes are where they will be."""
+    """Lay out the figure, so that the positions of axes are final."""
     figure = getattr(ax.figure, "figure", ax.figure)  # the whole one of a part
     if engine := figure.get_layout_engine():
         engine.execute(figure)
@@ -120,13 +119,13 @@ def lay_out(ax: Any) -> None:
 
 
 def wrap(text: str, most: int) -> list[str]:
-    """Lines of so many characters, none of which ends between a number and its unit."""
+    """Wrap text into lines of at most `most` characters, without a break between a number and its unit."""
     held = re.sub(r"(?<=[\d±]) (?=[\w%])", "\xa0", text)
     return [line.replace("\xa0", " ") for line in textwrap.wrap(held, most)]
 
 
 def _lines(text: str, most: int) -> list[str]:
-    """Lines of so many characters, cut between parts where that can be."""
+    """Wrap text into lines of at most `most` characters, with breaks between parts if possible."""
     found: list[str] = []
     for part in text.split(" · "):
         longer = f"{found[-1]} · {part}" if found else part
@@ -146,7 +145,7 @@ def plain(ax: Any, *, grid: str = "both") -> None:
 
 
 def notes(ax: Any, handles: Sequence[Any] = (), *lines: str, down: float = 34) -> None:
-    """A legend below the axes, and a few lines of what else is to be said."""
+    """A legend below the axes, and a few lines of notes."""
     from matplotlib.transforms import ScaledTranslation
 
     wide = _wide(ax)
@@ -173,7 +172,20 @@ def notes(ax: Any, handles: Sequence[Any] = (), *lines: str, down: float = 34) -
     )
 
 
-FINE = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0)  # of an axis of less than ten times
+FINE = (
+    1.0,
+    1.2,
+    1.5,
+    2.0,
+    2.5,
+    3.0,
+    4.0,
+    5.0,
+    6.0,
+    7.0,
+    8.0,
+    9.0,
+)  # of an axis that spans less than a factor of ten
 
 
 def unit(axis: Any, symbol: str = "") -> None:
@@ -189,7 +201,7 @@ def unit(axis: Any, symbol: str = "") -> None:
 
 
 def counts(axis: Any, values: Iterable[float]) -> None:
-    """Marks of a logarithmic axis at some counts, as many as have room."""
+    """Ticks of a logarithmic axis at some counts, as many as fit."""
     from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 
     ticks = sorted({float(value) for value in values})
@@ -201,7 +213,7 @@ def counts(axis: Any, values: Iterable[float]) -> None:
 
 
 def swatch(label: str, bound: str) -> Any:
-    """A legend's patch for what a bound colours, with its letter in the words."""
+    """A legend patch in the color of a bound, with its letter in the label."""
     from matplotlib.patches import Patch
 
     paint = PAINT[bound]
@@ -216,7 +228,7 @@ def line(label: str, **style: Any) -> Any:
 
 
 def annotate(ax: Any, at: tuple[float, float], words: str, offset: tuple[float, float], **how: Any) -> Any:
-    """Words beside a point, with a white edge, so that lines behind them do not strike them through."""
+    """A label next to a point, with a white outline for legibility over lines."""
     from matplotlib.patheffects import withStroke
 
     style: dict[str, Any] = {"fontsize": SMALL, "color": INK, "zorder": 5, **how}
@@ -231,7 +243,7 @@ def hatch_region(ax: Any, first: float, last: float, *, axis: str = "x") -> Any:
 
 
 def setting(program: Program, model: DeviceCostModel, error: object = None) -> str:
-    """The split, the types, and by whose kernels times are: `tp 2 · bf16 · calibrated, vllm kernels ± 9%`."""
+    """The split, the dtypes, and the source of kernels: `tp 2 · bf16 · calibrated, vllm kernels ± 9%`."""
     off = wording.error_band(error) if isinstance(error, float) else ""
     of = f"{model_source(model)}{off}" if model.name != "ideal" else "ideal roofline, a lower bound"
     return " · ".join([*program.parallelism.words(), *facts.precision_text(program), of])
@@ -241,12 +253,12 @@ def setting(program: Program, model: DeviceCostModel, error: object = None) -> s
 
 Point = tuple[float, float]
 Box = tuple[float, float, float, float]  # left, bottom, right, top, in pixels
-FAR = (1.0, 1.8, 2.8, 4.2, 6.0, 8.5)  # how far from a mark a label may stand, in steps of its own height
+FAR = (1.0, 1.8, 2.8, 4.2, 6.0, 8.5)  # distances of a label from its mark, in label heights
 SIDES = ((1, 0), (-1, 0), (1, -1), (1, 1), (-1, -1), (-1, 1), (0, -1), (0, 1))
 
 
 class Label(NamedTuple):
-    """What is said of a mark, and quietly beneath that; `area` is the mark's, in points squared."""
+    """The label of a mark with a smaller second line; `area` is the mark's, in square points."""
 
     at: Point
     area: float
@@ -255,13 +267,13 @@ class Label(NamedTuple):
 
 
 class Labels:
-    """What is drawn in some axes, so that what comes lies beside it; their scales stay as they are."""
+    """The occupied areas of some axes, so that new labels avoid them; the scales stay fixed."""
 
     def __init__(self, ax: Any) -> None:
         self.ax, self.dpi = ax, ax.figure.dpi
         self.inside: Box = ax.get_window_extent().extents
         self.taken: list[Box] = []
-        self.lines: list[Box] = []  # which a label crosses only where there is no other room
+        self.lines: list[Box] = []  # lines, which a label crosses only as a last resort
 
     def occupy(self, at: Point, area: float) -> None:
         """A mark is there."""

@@ -33,9 +33,9 @@ from .frame import (
     unit,
 )
 
-NUMBERED = 9  # plans beside the first that have their number in the picture
+NUMBERED = 9  # plans after the first with a number in the picture
 PALE = "#B9C0CB"
-BEATEN = 500  # points off the front that are drawn, as many as tell apart
+BEATEN = 500  # points off the front that are drawn
 
 
 class FrontPoints(NamedTuple):
@@ -135,7 +135,7 @@ def _model(plans: Plans) -> str:
 
 
 def _traffic(plans: Plans) -> str:
-    """What was asked, as one line."""
+    """The requested traffic, as one line."""
     of = plans.traffic
     limits = [
         f"{name} ≤ {units.time(limit.seconds)} ({limit.of})"
@@ -193,7 +193,7 @@ def _chosen(ax: Any, plans: Plans) -> None:
 
 
 def _slow(ax: Any, limit: LatencyLimit | None) -> None:
-    """Where tokens come later than a limit."""
+    """Shade the region beyond a TPOT limit."""
     if limit is None:
         return
     left, right = ax.get_xlim()

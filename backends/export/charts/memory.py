@@ -1,4 +1,4 @@
-"""Charts of memory: what a rank holds over a request, and over the ops of a step."""
+"""Charts of memory: the memory of a rank over a request, and over the ops of a step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from llmir.base.values import Array
 
 from .frame import LIMIT, SMALL, TEXT, annotate, axes, head, lay_out, notes, plain, setting, unit
 
-POINTS = 4096  # decode steps that are priced one by one; of more, as many of them
+POINTS = 4096  # decode steps that are estimated one by one; longer outputs are sampled at this many
 PARTS = (("weights", "#C3CAD6", ""), ("caches", "#9DB8DC", "////"), ("activations", "#F6C9AE", "...."))
 NOTE = "activations are those of the fullest moment of a step; while prompts are read caches grow evenly"
 NAMES = 44  # ops that are named below an axis
@@ -39,10 +39,9 @@ class MemorySample(NamedTuple):
 
 
 def held_bytes(job: Workload) -> MemorySample:
-    """What is held at the beginning and the end of prefill, and in decode steps.
+    """The memory at the start and the end of prefill, and in decode steps.
 
-    While prompts are read caches fill, in between drawn as a line, beside the activations of the largest
-    step.
+    Caches fill during prefill, drawn as a line, in addition to the activations of the largest step.
     """
     read = job.prefill
     ends = [0.0, job.ttft_s]
@@ -69,7 +68,7 @@ def held_bytes(job: Workload) -> MemorySample:
 
 
 def _caches(job: Workload, tokens: int) -> float:
-    """Bytes of the caches of all requests once each has so many tokens in them."""
+    """The cache bytes of all requests with `tokens` tokens each."""
     if not tokens:
         return 0.0
     at: dict[str, Any] = {"batch": job.batch, "new": 1, "context": tokens - 1}
@@ -130,7 +129,7 @@ def _parts() -> list[Any]:
 
 
 def _aside(job: Workload) -> str:
-    """What an engine keeps beside what steps hold."""
+    """The fixed memory of an engine, as text."""
     if not job.pool:
         return ""
     of = job.memory
@@ -141,7 +140,7 @@ def _aside(job: Workload) -> str:
 
 
 def _peak(ax: Any, x: float, y: float, words: str) -> None:
-    """The fullest moment, marked and named to the side that has room."""
+    """Mark the peak and label it on the side with space."""
     ax.plot([x], [y], marker="v", markersize=8, color=INK, clip_on=False, zorder=4)
     low, high = ax.get_xlim()
     left = x - low > 0.5 * (high - low)
@@ -150,9 +149,9 @@ def _peak(ax: Any, x: float, y: float, words: str) -> None:
 
 
 def moments(step: Report) -> list[tuple[str, float]]:
-    """The transient bytes while each op runs, in the order of the schedule, of the stage that is fullest.
+    """The transient bytes while each op runs, in schedule order, on the fullest stage.
 
-    A layer stands there as often as it differs in what is alive: the first time, in between, and the last.
+    A layer appears once for each distinct set of live values: the first, a middle and the last iteration.
     """
     if step.shape:
         raise InputError(f"plot_memory: takes a step at one point, not on a grid of {step.shape}")
@@ -200,7 +199,7 @@ def _step(step: Report, ax: Any) -> Any:
 
 
 def _layers(ax: Any, of: list[str]) -> None:
-    """Where a body of layers begins and ends."""
+    """Mark the begin and end of each body of layers."""
     at = 0
     for name, group in groupby(of):
         count = len(list(group))

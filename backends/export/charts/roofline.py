@@ -31,13 +31,13 @@ from .frame import (
 )
 
 WHOLE, LEAST = 3600.0, 70.0  # area of a mark of all the step, and of one that its letter just fits in
-NAMED = 0.04  # of a step, from which an op has its name
+NAMED = 0.04  # share of a step from which an op is labeled
 SHAPES = ("s", "o", "^", "D")
 NEAR = 17.0  # points between marks that are named together
 
 
 class RooflinePoint(NamedTuple):
-    """Ops of a step that are alike: FLOPs a byte, FLOP/s reached, and their share of the step."""
+    """Equal ops of a step: arithmetic intensity, achieved FLOP/s, and their share of the step."""
 
     name: str
     intensity: float
@@ -74,7 +74,7 @@ def ops(step: Report) -> tuple[list[RooflinePoint], dict[str, float]]:
 
 
 def roofs(steps: Iterable[Report]) -> tuple[float, dict[str, float]]:
-    """Bytes a second, and FLOP/s by what does them, of what the ops of some steps run on."""
+    """The bandwidth in bytes per second, and the FLOP/s of the units that the ops of some steps use."""
     found: dict[str, float] = {}
     memory = 0.0
     for step in steps:
@@ -119,7 +119,7 @@ def roofline(data: Workload | Report, ax: Any = None) -> Any:
 
 
 def settings(of: Mapping[str, Report]) -> list[str]:
-    """What each step is, and how long it takes."""
+    """A description of each step, with its time."""
     return [
         f"{phase} {units.time(float(s.time_s))}{wording.error_band(s.error)}: {wording.step_title(s)}"
         for phase, s in of.items()
@@ -127,7 +127,7 @@ def settings(of: Mapping[str, Report]) -> list[str]:
 
 
 def _limits(ax: Any, every: Sequence[RooflinePoint], memory: float, peaks: Mapping[str, float]) -> None:
-    """Scales that hold all marks and the ridge, and the roofs."""
+    """Scale the axes to include all marks and the ridge point, and draw the rooflines."""
     top = max(peaks.values(), default=max(op.flops_per_s for op in every))
     low = min(op.intensity for op in every) / 2.5
     high = max(*(op.intensity for op in every), top / memory if memory else 1) * 6
@@ -175,14 +175,14 @@ def _marks(ax: Any, found: Sequence[RooflinePoint], shape: str, phase: str) -> N
 
 
 def area(share: float) -> float:
-    """Of a mark, in points squared: as the share, but for the smallest."""
+    """The area of a mark in square points: proportional to the share, with a minimum."""
     return max(LEAST, WHOLE * share)
 
 
 def _without_roofline(
     of: Mapping[str, Report], each: Mapping[str, tuple[list[RooflinePoint], dict[str, float]]]
 ) -> list[str]:
-    """What has no place on a roofline: ops without FLOPs, and the engine."""
+    """A note on parts without a place on a roofline: ops without FLOPs, and engine overhead."""
     idle = dict.fromkeys(name for _, names in each.values() for name in names)
     shares = (f"{units.percent(sum(names.values()))} of {phase}" for phase, (_, names) in each.items())
     lines = [f"not drawn, for they do no FLOPs: {', '.join(idle)}; {', '.join(shares)}"] if idle else []
@@ -196,7 +196,7 @@ def _named(
     memory: float,
     peaks: Mapping[str, float],
 ) -> None:
-    """Names of what matters, and of roofs, where they lie over nothing else."""
+    """Label the largest ops and the rooflines, without overlaps."""
     lay_out(ax)
     labels = Labels(ax)
     for found, _ in each.values():
@@ -218,7 +218,7 @@ def _named(
 
 
 def _merge_labels(ax: Any, found: Sequence[RooflinePoint]) -> list[list[RooflinePoint]]:
-    """Ops that lie so close that one label names them, the largest first."""
+    """Group ops that are so close that one label names them, the largest first."""
     groups: list[list[RooflinePoint]] = []
     scale = 72 / ax.figure.dpi
     place = {op: ax.transData.transform((op.intensity, op.flops_per_s)) * scale for op in found}
@@ -234,7 +234,7 @@ def _merge_labels(ax: Any, found: Sequence[RooflinePoint]) -> list[list[Roofline
 
 
 def _label(group: Sequence[RooflinePoint], phase: str) -> Label:
-    """Names, and beneath them shares; of one alone how near to its roof it is."""
+    """Names with shares below; for a single op also its share of the roofline."""
     names = ", ".join(dict.fromkeys(op.name for op in group[:3])) + (" …" if len(group) > 3 else "")
     shares = ", ".join(units.percent(op.share) for op in group[:3])
     roof = f", {units.percent(group[0].ideal)} of its roof" if len(group) == 1 and group[0].ideal < 1 else ""

@@ -38,7 +38,7 @@ from .frame import (
 
 # State over time
 
-BINS = 300  # of time, over which a line is a mean
+BINS = 300  # time bins of a line
 
 
 class LoadTimeline(NamedTuple):
@@ -51,7 +51,7 @@ class LoadTimeline(NamedTuple):
 
 
 def load_timeline(run: Simulation) -> LoadTimeline:
-    """Of all replicas together; what is idle has nothing that runs or waits."""
+    """The timeline of all replicas together; idle time has no running or waiting requests."""
     if not len(run.load) or not run.events["steps"].size:
         raise InputError("plot_serving: this simulation has no steps")
     replicas: Sequence[Simulation] = run.replicas if isinstance(run, ReplicaSimulation) else (run,)
@@ -72,7 +72,7 @@ def load_timeline(run: Simulation) -> LoadTimeline:
 
 
 def _means(edges: Array, starts: Array, ends: Array, values: Array) -> Array:
-    """The mean in each piece of time of what is so much from a start to an end, and else nothing."""
+    """The mean per time bin of values between their starts and ends, zero elsewhere."""
     knots = np.stack([starts, ends], axis=1).ravel()
     area = np.repeat(np.cumsum(values * (ends - starts)), 2)
     area[0::2] -= values * (ends - starts)
@@ -136,12 +136,12 @@ def _piece(found: LoadTimeline) -> str:
 
 STYLES = {"p50": (":", "o", "#56708F"), "p90": ("--", "s", "#2F5C94"), "p99": ("-", "D", "#0F172A")}
 LIMITED = {"ttft": "max_ttft_s", "tpot": "max_tpot_s"}
-ROOM = 1.1  # of the rates that are in sight, beyond the last
+ROOM = 1.1  # factor of the largest visible rate
 Runs = Sequence[Simulation | Replications]
 
 
 class PercentileCurve(NamedTuple):
-    """A percentile at each rate, and the half of the interval that holds its mean; 0 of a single run."""
+    """A percentile at each rate, with half of its confidence interval; 0 for a single run."""
 
     rate: Array
     seconds: Array
@@ -149,7 +149,7 @@ class PercentileCurve(NamedTuple):
 
 
 def curves(of: str, runs: Runs, times: float = 1) -> dict[str, PercentileCurve]:
-    """Each percentile of a latency over the rates of some runs, or of so many servers like theirs."""
+    """Each percentile of a latency over the rates of some runs, scaled to `times` equal servers."""
     rates = times * np.array([rate_of(run) for run in runs])
     order = np.argsort(rates, kind="stable")
     found = {}
@@ -161,7 +161,7 @@ def curves(of: str, runs: Runs, times: float = 1) -> dict[str, PercentileCurve]:
 
 
 def rate_of(run: Simulation | Replications) -> float:
-    """Requests a second that come; of several runs on average."""
+    """The arrival rate per second; the mean for several runs."""
     each = run.runs if isinstance(run, Replications) else (run,)
     rates = [one.rate for one in each]
     if any(one.load.users for one in each) or not all(rates):
@@ -188,7 +188,7 @@ def largest(runs: Runs) -> float:
 
 
 class ChartTarget(NamedTuple):
-    """What is marked: a rate, a limit that runs do not say; and of how many servers rates are."""
+    """The marked rate, a limit that the runs lack, and the number of servers for rates."""
 
     rate: float | None = None
     limit_s: float | None = None
@@ -217,7 +217,7 @@ def latencies(data: Iterable[Simulation | Replications], ax: Any, of: str, asked
 
 
 def title(of: str) -> str:
-    """What a latency is called."""
+    """The name of a latency."""
     return LATENCIES[of].strip()
 
 
@@ -270,7 +270,7 @@ def _one(run: Simulation | Replications) -> Simulation:
 
 
 def height(found: dict[str, PercentileCurve], stable: float, limit: float | None) -> float:
-    """Seconds on which what is stable can be read, whatever queues do beyond."""
+    """The upper end of the time axis, chosen so that stable rates remain readable."""
     every = [c.seconds[np.isfinite(c.seconds)] for c in found.values()]
     calm = [c.seconds[(c.rate <= stable) & np.isfinite(c.seconds)] for c in found.values()]
     of = [seconds for seconds in calm if seconds.size] or every
@@ -279,6 +279,6 @@ def height(found: dict[str, PercentileCurve], stable: float, limit: float | None
 
 
 def furthest(found: dict[str, PercentileCurve], stable: float, asked: float | None) -> float:
-    """The rate at which a picture ends: a little beyond the last, or what is stable."""
+    """The largest rate in the picture: slightly beyond the last one, or the stable rate."""
     last = float(max(*found["p99"].rate.tolist(), asked or 0.0))
     return ROOM * (max(stable, last) if stable < 1.6 * last else last)

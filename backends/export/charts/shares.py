@@ -26,11 +26,11 @@ from .roofline import settings, steps
 # Shares as data
 
 BY = ("block", "kind")
-Shares = Mapping[str, float]  # by row; they add up to 1
+Shares = Mapping[str, float]  # by row; the sum is 1
 
 
 class ShareColumn(NamedTuple):
-    """Shares of one figure by phase, a row each, and what they are shares of."""
+    """Shares of one amount by phase, a row each, and the total."""
 
     total: Mapping[str, float]
     shares: Mapping[str, Shares]
@@ -44,12 +44,12 @@ class TimeColumn(NamedTuple):
 
     @property
     def rows(self) -> Shares:
-        """Of each row, all bounds together."""
+        """The total over all bounds, by row."""
         return {row: sum(of.values()) for row, of in self.shares.items()}
 
 
 def row_of(cost: OpCost, by: str) -> str:
-    """The row that a line of a report belongs to; what is no op has one of its own."""
+    """The row of a report line; overhead has separate rows."""
     if cost.kind == OVERHEAD:
         return cost.name.rpartition(".")[2]
     return cost.block if by == "block" else cost.kind
@@ -98,7 +98,7 @@ def column(of: Mapping[str, Mapping[str, float]]) -> ShareColumn:
 
 
 def times(step: Report, by: str) -> TimeColumn:
-    """Where the time of a step is."""
+    """The distribution of a step's time."""
     found: dict[str, dict[str, float]] = {}
     for op in step.ops:
         if seconds := float(op.total_s):
@@ -111,10 +111,10 @@ def times(step: Report, by: str) -> TimeColumn:
 
 # The chart
 
-PITCH = 1.42  # from column to column, where a bar of all is 1 wide
-THICK, APART = 0.26, 0.36  # of a bar, and between those of one row, of the height of a row
+PITCH = 1.42  # from column to column, with a full bar of width 1
+THICK, APART = 0.26, 0.36  # of a bar, and between bars of one row, relative to the height of a row
 TONES = (("#3D4659", ""), ("#D5DAE3", "...."), ("#8B93A5", "////"), ("#FFFFFF", "xxxx"))
-ROOM = 0.085  # of a bar that holds a letter
+ROOM = 0.085  # of a bar with a letter
 LAST = (*OVERHEAD_ROWS.values(), BUBBLE)
 
 
@@ -194,7 +194,7 @@ def _offset(place: int, count: int) -> float:
 
 
 def _head(ax: Any, number: int, title: str, total: str) -> None:
-    """The head of a column, and what its shares are of."""
+    """The heading of a column, and its total."""
     ax.text(number * PITCH, -1.0, title, fontsize=10, fontweight="bold", color=INK, va="center")
     ax.text(number * PITCH, -0.66, total, fontsize=SMALL, color=MUTED, va="center")
 
@@ -250,7 +250,7 @@ def _share(ax: Any, x: float, y: float, share: float, letters: str = "") -> None
 
 
 def _stacked(ax: Any, rows: list[str], time: TimeColumn, offset: float, phase: str) -> None:
-    """The time of a phase: each row cut by what bounds it, with a letter in each piece or behind it."""
+    """The time of a phase: each row split by bound, with a letter in or after each piece."""
     left = [3 * PITCH] * len(rows)
     behind = [""] * len(rows)
     for bound, letter in LETTERS.items():
@@ -293,6 +293,6 @@ def _handles(of: Mapping[str, Report], seconds: Mapping[str, TimeColumn]) -> lis
 
 
 def _words(of: Mapping[str, Report]) -> str:
-    """What shares are of."""
+    """The basis of the shares."""
     apart = ", prefill and decode apart" if {"prefill", "decode"} <= of.keys() else ""
     return f"shares of each column's total{apart}; time by what bounds it"

@@ -57,7 +57,7 @@ def check(folder: str | os.PathLike[str]) -> Path:
 def draw(
     folder: Path, name: str, title: str, times: ValidationTimes, *, each: bool = False
 ) -> Iterator[Path]:
-    """PNG files of some rows, whose names begin alike; of `each` row too. The files written."""
+    """Draw PNG files of some rows with a common name prefix, optionally of `each` row; yields the paths."""
     from matplotlib.figure import Figure
 
     plots = {"scatter": _scatter, "error": _by_size} | ({"requests": _one_by_one} if each else {})

@@ -1,9 +1,9 @@
 """Pictures of programs with their costs, drawn by Graphviz: op columns, overviews and diffs.
 
-Start with `render.py` (`draw`: from a report, workload or diff to a file) and `outline.py` (what a picture
-shows: boxes, layers, dataflow). `columns.py` draws the levels `overview`, `layer` and `full`, `diff.py` two
-sides next to each other, `labels.py` the text, tiles and frames. All positions are computed here:
-Graphviz's engine `nop2` only draws.
+Start with `render.py` (`draw`: from a report, workload or diff to a file) and `outline.py` (the content of a
+picture: boxes, layers, dataflow). `columns.py` draws the levels `overview`, `layer` and `full`, `diff.py` two
+sides next to each other, `labels.py` the text, tiles and frames. All positions are computed here: Graphviz's
+engine `nop2` only draws.
 
-May import: what `export` may, and the other modules of `export`.
+May import: the imports of `export`, and the other modules of `export`.
 """

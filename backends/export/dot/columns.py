@@ -1,9 +1,9 @@
 """Pictures of steps as columns of tiles: the levels `layer`, `full` and `overview`.
 
-Order of the file: lanes beside a column for wires that skip tiles (`Lanes`); what surrounds any picture,
-such as title, totals, legend and panels (`new_canvas`, `head`); the drawing of wires (`draw_wires`); the
-levels `layer` and `full` with one tile per op (`OpColumn`); and `overview`, with layers folded and one tile
-for each part of a layer (`OverviewColumn`).
+Order of the file: lanes next to a column for wires that skip tiles (`Lanes`); the surroundings of any
+picture, such as title, totals, legend and panels (`new_canvas`, `head`); the drawing of wires (`draw_wires`);
+the levels `layer` and `full` with one tile per op (`OpColumn`); and `overview`, with layers folded and one
+tile for each part of a layer (`OverviewColumn`).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _PORT = 9.0  # how far from a tile's edge wires enter and leave it
 
 @dataclass(frozen=True)
 class Wire:
-    """From one tile to another; `dashed` for what jumps over others to be added unchanged."""
+    """A connection between tiles; `dashed` for residual values that skip others."""
 
     tail: str
     head: str
@@ -91,7 +91,7 @@ class Lanes:
 
     @classmethod
     def of(cls, order: Sequence[str], wires: Iterable[Wire]) -> Lanes:
-        """Lanes for tiles in that order, downwards; short ways lie within long ones."""
+        """Lanes for tiles in this order, downwards; short connections are inside long ones."""
         rank = {name: i for i, name in enumerate(order)}
         ways: dict[tuple[str, bool], tuple[int, int]] = {}
         doors: dict[Wire, int] = {}
@@ -106,7 +106,7 @@ class Lanes:
             doors[wire] = taken.get((wire.head, wire.right), 0)
             taken[wire.head, wire.right] = doors[wire] + 1
         found: dict[tuple[str, bool], int] = {}
-        taken_ranks: dict[bool, list[int]] = {False: [], True: []}  # of each lane, one bit a rank
+        taken_ranks: dict[bool, list[int]] = {False: [], True: []}  # of each lane, one bit per rank
         for key, (first, last) in sorted(ways.items(), key=lambda w: (w[1][1] - w[1][0], w[1])):
             lanes, bits = taken_ranks[key[1]], ((1 << (last - first + 1)) - 1) << first
             lane = next((i for i, mask in enumerate(lanes) if not mask & bits), len(lanes))
@@ -156,14 +156,17 @@ SECTION = {"style": "rounded,filled", "color": "#94a3b8", "fillcolor": "#f8fafc"
 GROUP = {"style": "rounded,filled", "color": "#e2e8f0", "fillcolor": "#f1f5f9", "penwidth": "1"}
 
 LEGEND = {"overhead": "overhead: launches, the engine's CPU", "bubble": "bubble: waits for another stage"}
-LINE, BETWEEN = 14, 12.0  # points: of a line in the head of a panel; between panels
-NARROW, TITLES = 430.0, (17, 19)  # points of text above a picture, at least; of its title there and elsewhere
+LINE, BETWEEN = 14, 12.0  # points: a line in the heading of a panel; the gap between panels
+NARROW, TITLES = (
+    430.0,
+    (17, 19),
+)  # points: minimum width of text above a picture; font size of its title and of others
 _ABREAST = 2
 _WARNING = "#b91c1c"
 
 
 def new_canvas(title: str) -> Canvas:
-    """An empty picture; a pointer over nothing else says its title."""
+    """An empty picture; the tooltip of its background is the title."""
     import graphviz
 
     graph = graphviz.Digraph("llmir", graph_attr=GRAPH, node_attr=NODE, edge_attr=EDGE)
@@ -247,7 +250,7 @@ def band(
 
 
 def panel_head(outline: StepOutline, id: str, inner: float, note: str = "") -> Tile:
-    """The head of one step's panel: what the step is, and its total."""
+    """The heading of one step's panel: a description, and the total."""
     report = outline.report
     name, what = step_words(report)
     time = units.time(float(report.time_s))
@@ -256,7 +259,7 @@ def panel_head(outline: StepOutline, id: str, inner: float, note: str = "") -> T
 
 
 def panel_lines(outline: StepOutline) -> list[str]:
-    """How many stages and micro-batches there are, if several, and what shares are of if not of the step."""
+    """The numbers of stages and micro-batches, if several, and the basis of shares if not the step."""
     lines = [f"{name} of {value}" for name, value in wording.pipeline_lines(outline.report)[:1]]
     if (count := len(outline.report.stages)) > 1:
         lines.append(f"shares: 100% is {count} stages × {units.time(float(outline.report.time_s))}")
@@ -347,12 +350,12 @@ _WORDS = 8.0
 
 
 def lanes_of(frame: Frame, wires: Sequence[Wire]) -> Lanes:
-    """The lanes of a frame's tiles, in the order in which they are placed."""
+    """The lanes of a frame's tiles, in the order of placement."""
     return Lanes.of([tile.id for tile in frame.tiles], wires)
 
 
 def draw_wires(canvas: Canvas, lanes: Lanes, wires: Sequence[Wire], edges: tuple[float, float]) -> None:
-    """Draw all wires of a column whose left and right side are `edges`."""
+    """Draw all wires of a column with left and right side `edges`."""
     said: set[tuple[str, str]] = set()
     half = (edges[1] - edges[0]) / 2
     for number, wire in enumerate(sorted(wires, key=lambda wire: wire in lanes.doors)):
@@ -433,7 +436,7 @@ def draw_columns(
 
 @dataclass(eq=False)
 class OpColumn:
-    """The tiles of a step, and the wires between them. `homes` says which tile stands for a box or inlet."""
+    """The tiles of a step, and the wires between them. `homes` maps boxes and inlets to their tiles."""
 
     outline: StepOutline
     ids: str
@@ -446,9 +449,9 @@ class OpColumn:
     stages: dict[str, int] = field(default_factory=dict)  # of each tile
     first: dict[tuple[object, ...], StageOutline] = field(
         default_factory=dict
-    )  # where a layer is written out
+    )  # where a layer is drawn in full
     crossings: dict[tuple[int, int], str] = field(default_factory=dict)
-    made: dict[int, Tile] = field(default_factory=dict)  # of ops, by the identity of their cost
+    made: dict[int, Tile] = field(default_factory=dict)  # of ops, by identity of their cost
     parts: dict[str, str] = field(default_factory=dict)  # names of tiles that stand for several ops
     back: list[tuple[str, str]] = field(default_factory=list)  # from a layer's last part to its first
 
@@ -517,7 +520,7 @@ class OpColumn:
 
     @cached_property
     def _entering(self) -> dict[str, list[Inlet]]:
-        """What enters each section, first what was computed last: that is right above."""
+        """The inputs of each section, the last computed first, because it is directly above."""
         at = {b.id: i for i, b in enumerate(self.outline.boxes)}
         tails = {x.head: at.get(x.tail, -1) for x in self.outline.links}
         found: dict[str, list[Inlet]] = {}
@@ -526,7 +529,7 @@ class OpColumn:
         return found
 
     def _op(self, box: Box) -> Tile:
-        """The tile of an op; layers that are alike have alike ones."""
+        """The tile of an op; equal layers have equal tiles."""
         tile = self.made.get(id(box.cost))
         if tile is None:
             tile = self.made[id(box.cost)] = op_tile(self.outline, box, self.inner, full=self.full)
@@ -537,7 +540,7 @@ class OpColumn:
         return tile
 
     def _again(self, section: LayerSection, stage: StageOutline, inlets: Iterable[str]) -> Tile:
-        """What a later stage does as an earlier one, which is written out there."""
+        """A tile for a section of a later stage that equals an earlier one."""
         id = f"{section.id}_again"
         self.homes |= dict.fromkeys([*(b.id for b in section.boxes), *inlets], id)
         paint = PAINT[str(max(section.boxes, key=lambda b: b.total_s).cost.bound)]
@@ -584,7 +587,7 @@ class OpColumn:
         )
 
     def _crossing(self, number: int) -> Tile:
-        """What goes from the stage before to this one, with its bytes and the time that it takes."""
+        """The transfer from the previous stage to this one, with its bytes and time."""
         outline, id = self.outline, f"{self.ids}cross_{number}"
         before, here = outline.stages[number - 1], outline.stages[number]
         tails, heads = ({b.id: b for b in s.boxes} for s in (before, here))
@@ -671,7 +674,7 @@ class OverviewColumn(OpColumn):
             self.back.append((tiles[-1].id, tiles[0].id))
 
     def wires(self) -> Iterator[Wire]:
-        """From each part to the next, to the next stage, and from a layer's last part to its first."""
+        """Wires from each part to the next, to the next stage, and from a layer's last part to its first."""
         chain = [name for name in self.order if name in self.parts]
         for tail, ahead in pairwise(chain):
             if pill := self.crossings.get((self.stages[tail], self.stages[ahead])):

@@ -59,7 +59,7 @@ _ACROSS = LEFT + RIGHT + MIDDLE + 4 * INSET
 
 @dataclass(frozen=True, eq=False)
 class DiffItem:
-    """A change, or an op that is as before, with the bodies that have it alike."""
+    """A change, or an unchanged op, with the bodies that share it."""
 
     bodies: tuple[str, ...]
     change: Change
@@ -88,7 +88,7 @@ def draw(diff: StepDiff | WorkloadDiff, phase: str) -> Canvas:
 
 
 def _steps(diff: StepDiff | WorkloadDiff, phase: str) -> list[tuple[str, StepDiff]]:
-    """The steps to draw, and what each does."""
+    """The steps to draw, with their descriptions."""
     from llmir.base.errors import InputError
 
     if isinstance(diff, StepDiff):
@@ -101,7 +101,7 @@ def _steps(diff: StepDiff | WorkloadDiff, phase: str) -> list[tuple[str, StepDif
 
 
 def items_of(step: StepDiff) -> list[DiffItem]:
-    """All changes and what is as before, in the order of the second program."""
+    """All changes and unchanged ops, in the order of the second program."""
     at = _order(step)
     changed = [DiffItem(of, change) for of, change in fold_changes(step.changes)]
     alike = [
@@ -111,7 +111,7 @@ def items_of(step: StepDiff) -> list[DiffItem]:
 
 
 def _order(step: StepDiff) -> Any:
-    """The place of a change: of its first op after, or if it has none right behind what came before it."""
+    """The position of a change: of its first op after, or directly behind its predecessor."""
     orders: list[dict[str, int]] = []
     for report in (step.before, step.after):
         names = (
@@ -217,7 +217,7 @@ class _Panel:
         return tile_of(self._id("same"), rows, inner, paint, f"as before, {time}")
 
     def _change(self, into: Any, change: Change, top: float) -> float:
-        """What was before, what is after, and between them what it saved."""
+        """The old ops, the new ops, and the saving between them."""
         gone = change.what != "changed"
         old = [self._tile(p, LEFT, REPLACED if gone else None) for p in change.before]
         new = [self._tile(p, RIGHT, None) for p in change.after]
@@ -281,7 +281,7 @@ class _Panel:
         return f"+{units.time(seconds)}" if seconds > 0 else units.time(float(seconds))
 
     def _tile(self, part: OpTotal, inner: float, paint: BoundColors | None) -> Tile:
-        """An op: its name and time, then its bound and bar; a replaced one on a line of its own."""
+        """An op: its name and time, then its bound and bar; a replaced op has a separate line."""
         time, of = units.time(self._time(part)), PAINT[str(part.bound)]
         drawn = paint or of
         short = part.name.rpartition(".")[2]
@@ -342,13 +342,13 @@ def _arrow(pair: FigurePair, unit: Any) -> str:
 
 
 def _share(pair: FigurePair) -> str:
-    """How much of the figure before it grew."""
+    """The relative change of a value."""
     found = diff_text.share(pair)
     return "as before" if found == "=" else found
 
 
 def _answers(canvas: Canvas, diff: WorkloadDiff, top: float) -> None:
-    """What a user sees of both, in a strip."""
+    """The latencies of both sides, in a strip."""
     inner = (_ACROSS - 2 * INSET) / 3
     cell = partial(_answer, inner=inner)
     answers = [row for row in diff_text.answer_rows(diff) if row[1] != "–" or row[2] != "–"]

@@ -1,9 +1,8 @@
 """Text, tiles and frames of pictures.
 
-Order of the file: HTML-like labels with cells of fixed sizes, since Graphviz measures text in whatever font
-it finds (`anchors` states at which end each text is aligned); tiles and frames with computed positions in
-points, y upward, top at y = 0 (`Canvas`); the tile of an op and of an input; and sums as bars in sequence,
-to scale.
+Order of the file: HTML-like labels with cells of fixed sizes, since Graphviz measures text in any font that
+it finds (`anchors` gives the alignment of each text); tiles and frames with computed positions in points, y
+upward, top at y = 0 (`Canvas`); the tile of an op and of an input; and sums as bars in sequence, to scale.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ _BOLD, _SLACK = 1.14, 1.15
 
 @lru_cache(maxsize=1 << 14)
 def width(text: str, size: float, *, bold: bool = False) -> float:
-    """Points that a line needs, with room for a font 15% wider than DejaVu Sans."""
+    """The width of a line in points, with a margin for fonts 15% wider than DejaVu Sans."""
     ems = sum(_WIDTH.get(c, 640 if c.isascii() else 1000) for c in text) / 1000
     return ems * size * _SLACK * (_BOLD if bold else 1.0)
 
@@ -87,7 +86,7 @@ def fit(text: str, size: float, limit: float, *, bold: bool = False) -> str:
 
 
 def escape_xml(text: str) -> str:
-    """Text as an XML document may hold it, on one line."""
+    """Escape text for an XML document, on one line."""
     line = " ".join(text.split())
     return html.escape(_shown(line)).replace("\\", "\\\\")  # a single `\N` would become the node's name
 
@@ -100,7 +99,7 @@ def font(text: str, size: float, color: str = INK, *, bold: bool = False) -> str
 
 
 def quoted(text: str) -> str:
-    """Text as an attribute holds it, whose backslashes are no commands; its lines stay."""
+    """Escape text for an attribute, without backslash commands; lines are retained."""
     lines = (_shown(" ".join(line.split())) for line in text.split("\n"))
     return "\\n".join(line.replace("\\", "\\\\").replace("&", "&amp;") for line in lines)
 
@@ -125,12 +124,12 @@ def wrapped(text: str, size: float, first: float, limit: float, *, bold: bool = 
 
 
 def left(content: str, wide: float, high: float, *, span: int = 1) -> str:
-    """A cell of a fixed size whose text starts at its left edge."""
+    """A cell of fixed size with left-aligned text."""
     return _cell(f'{content}<BR ALIGN="LEFT"/>', wide, high, span)
 
 
 def right(content: str, wide: float, high: float) -> str:
-    """A cell of a fixed size whose text ends at its right edge: the last of its row."""
+    """A cell of fixed size with right-aligned text, the last of its row."""
     return _cell(f'{content}<BR ALIGN="RIGHT"/>', wide, high)
 
 
@@ -150,7 +149,7 @@ _RUN = re.compile(r'</FONT>(?:<BR ALIGN="(LEFT|RIGHT)"/>)?')
 
 
 def anchors(rows: Sequence[str]) -> list[str]:
-    """The SVG anchor of each text in some rows, in the order in which Graphviz writes them."""
+    """The SVG anchor of each text in some rows, in Graphviz's order of output."""
     return [_ANCHORS[found[1] or ""] for row in rows for found in _RUN.finditer(row)]
 
 
@@ -185,7 +184,7 @@ _ROUND = 5.0  # the radius of a wire's corners
 
 @dataclass(frozen=True, eq=False)
 class Tile:
-    """A box of a size: rows of cells, its colours, and what a pointer over it says."""
+    """A box of fixed size: rows of cells, colors, and a tooltip."""
 
     id: str
     rows: tuple[str, ...]
@@ -203,7 +202,7 @@ class Tile:
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """A cluster: a head above what is in it, `inset` points wider on each side than what flows in it."""
+    """A cluster: a heading above its content, `inset` points wider on each side than the content."""
 
     id: str
     style: Mapping[str, str]
@@ -261,7 +260,7 @@ class Canvas:
         return at
 
     def frame(self, into: Any, at: Area, style: Mapping[str, str], tip: str = "") -> None:
-        """Say that `into`, a subgraph, is a frame there."""
+        """Make a subgraph a frame at a position."""
         bb = f"{at.left:.1f},{at.bottom:.1f},{at.right:.1f},{at.top:.1f}"
         into.attr(bb=bb, label="", tooltip=_tooltip(tip), **style)
 
@@ -276,7 +275,7 @@ class Canvas:
 
 
 def _tooltip(tip: str) -> str:
-    """A tooltip: always text, never markup; a blank one hides that of the frame around."""
+    """A tooltip as plain text; a blank one hides the tooltip of the surrounding frame."""
     import graphviz
 
     text: str = graphviz.nohtml(quoted(tip) or " ")
@@ -355,7 +354,7 @@ INSET = 13
 
 
 def op_tile(outline: StepOutline, box: Box, inner: float, *, full: bool = False) -> Tile:
-    """A tile with text `inner` points wide; `full` says its weights and caches too."""
+    """The tile of an op with text `inner` points wide; `full` includes weights and caches."""
     time, percent = units.time(float(box.cost.time_s)), units.percent(outline.share(box.total_s))
     paint = PAINT[str(box.cost.bound)]
     second = max(width(time, _NAME, bold=True), width(percent, _SMALL))
@@ -392,7 +391,7 @@ def tile_of(id: str, lines: Sequence[Line], inner: float, paint: BoundColors, sa
 
 
 def two(high: float, first: str, last: str, inner: float, second: float) -> Line:
-    """A line: what begins at its left edge, and what ends at its right in `second` points."""
+    """A line with left-aligned text, and right-aligned text in `second` points."""
     wide = round(second)
     return high, left(first, round(inner) - wide, high) + right(last, wide, high)
 
@@ -408,7 +407,7 @@ def across(high: float, content: str, attributes: str = "") -> Line:
 
 
 def inlet_tile(outline: StepOutline, inlet: Inlet) -> Tile:
-    """A pill that says the name, shape, type and bytes of a value."""
+    """A rounded tile with the name, shape, dtype and bytes of a value."""
     name, *more = wrapped(inlet.name, 10, _WIDEST - 10, _WIDEST - 10, bold=True)
     shape = shape_words(outline, inlet.type)
     wide = ceil(
@@ -422,7 +421,7 @@ def inlet_tile(outline: StepOutline, inlet: Inlet) -> Tile:
 
 
 def shape_words(outline: StepOutline, type: Tensor) -> str:
-    """What a rank has of a value: `8 × 1 × 4096 bf16, 65.5 kB`."""
+    """The part of a value on a rank, such as `8 × 1 × 4096 bf16, 65.5 kB`."""
     if type not in outline.shapes:
         at, mine = outline.report.at, type.local(outline.report.program.mesh)
         sizes = " × ".join(f"{round(float(at(n)))}" for n in mine.shape)
@@ -442,7 +441,7 @@ def inner_width(outline: StepOutline, *, full: bool = False) -> float:
 
 
 def kind(box: Box) -> str:
-    """What an op is, and what bounds it."""
+    """The kind of an op, and its bound."""
     of = box.group if box.op is None else _KINDS.get(box.cost.kind, box.cost.kind)
     return f"{of} · {box.cost.bound}"
 
@@ -473,7 +472,7 @@ def _storage_lines(outline: StepOutline, box: Box, inner: float) -> list[str]:
 
 
 def tip(outline: StepOutline, box: Box) -> str:
-    """What a pointer over an op says below its path: its equation, and its figures with their basis."""
+    """The tooltip of an op below its path: its equation, and its values with their basis."""
     cost = box.cost
     often = f" × {box.times} = {units.time(box.total_s)}" if box.times > 1 else ""
     share = f"{units.percent(outline.share(box.total_s))} of the step"
@@ -492,7 +491,7 @@ def tip(outline: StepOutline, box: Box) -> str:
 
 
 def tip_of(part: OpTotal) -> str:
-    """What a pointer over an op of a difference says; figures are of all its runs."""
+    """The tooltip of an op in a diff; values cover all its executions."""
     lines = [
         f"{part.name} ({part.opcode}) × {part.repeat}",
         f"{units.time(float(part.time_s))}, bound: {part.bound}",
@@ -507,7 +506,7 @@ def tip_of(part: OpTotal) -> str:
 # Sums as bars
 
 _DARK = BoundColors("#ffffff", "#475569", INK)
-_SHARE = 0.3  # of a line, for its bar
+_SHARE = 0.3  # share of a line for its bar
 
 
 class SumTerm(NamedTuple):
@@ -527,7 +526,7 @@ def sum_tile(
     inner: float,
     below: Sequence[str] = (),
 ) -> Tile:
-    """A line for each term, its bar where those before it end; the bars' scale is `whole`."""
+    """A line for each term, with bars in sequence to the scale of `whole`."""
     second = round(max((width(unit(t.value), 9) for t in terms), default=0.0))
     long = round(_SHARE * inner)
     first = round(inner) - long - second - 14
@@ -549,7 +548,7 @@ def sum_tile(
 
 
 def _bar(start: float, value: float, whole: float, long: int, color: str) -> str:
-    """A bar from where others end; one below zero goes back."""
+    """A bar that starts at the end of the previous one; a negative one goes back."""
     begin, end = sorted((start, start + value))
     x0, x1 = (round(max(0.0, min(1.0, x / whole if whole else 0.0)) * long) for x in (begin, end))
     if value and x1 == x0:
@@ -562,7 +561,7 @@ def _bar(start: float, value: float, whole: float, long: int, color: str) -> str
 
 
 def step_terms(outline: StepOutline) -> list[SumTerm]:
-    """What the step's time is the sum of: layers, other ops and overhead, or the stages on its way."""
+    """The terms of the step's time: layers, other ops and overhead, or the stages."""
     report = outline.report
     if len(report.stages) > 1:
         found = [_stage_term(outline, stage) for stage in outline.stages]
@@ -622,7 +621,7 @@ def step_tile(outline: StepOutline, id: str, inner: float) -> Tile:
 def memory_tile(
     outline: StepOutline, id: str, inner: float, capacity: float, stage: int | None = None
 ) -> Tile:
-    """What a rank holds at the fullest moment, of one stage, or of the fullest."""
+    """The memory of a rank at its peak, for one stage or the fullest."""
     rows = outline.report.stages
     row = rows[stage] if stage is not None else max(rows, key=lambda r: float(r.peak_memory_bytes))
     peak = float(row.peak_memory_bytes)

@@ -1,7 +1,7 @@
-"""What a picture shows of a step: ops as boxes in sections, and the dataflow between them.
+"""The content of a picture of a step: ops as boxes in sections, and the dataflow between them.
 
-Order of the file: `Scope`, a graph where it runs, once per body or once per iteration; boxes and sections,
-with equal layers and stages folded (`Box`, `LayerSection`); and `StepOutline`, made by `outline`.
+Order of the file: `Scope`, a graph at its place of execution, once per body or once per iteration; boxes and
+sections, with equal layers and stages folded (`Box`, `LayerSection`); and `StepOutline`, built by `outline`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Scope:
         return self.runs[node.name]
 
     def ops(self) -> Iterator[tuple[Scope, Node]]:
-        """What runs in it, in schedule order."""
+        """The executed ops, in schedule order."""
         for node in self.graph.nodes:
             if node.op.loop:
                 for scope in self.inner(node, node.op.loop):
@@ -66,7 +66,7 @@ class Scope:
                 yield self, node
 
     def origin(self, value: Value, name: str = "") -> tuple[str, str] | None:
-        """The path of the op or input that gives a value, and what its innermost scope calls it."""
+        """The path of the op or input that produces a value, and its name in its innermost scope."""
         node = self.graph[value.node]
         if node.op.loop:
             last = self.inner(node, node.op.loop)[-1]
@@ -87,7 +87,7 @@ class Scope:
 
 
 def scopes(program: Program, *, unrolled: bool) -> list[Scope]:
-    """The entries, each after the one whose outputs it is given."""
+    """The entries, each after the one that supplies its inputs."""
     found: list[Scope] = []
     for entry in program.entries:
         prefix = program.prefix(entry)
@@ -101,7 +101,7 @@ def scopes(program: Program, *, unrolled: bool) -> list[Scope]:
 
 @dataclass(frozen=True)
 class OpTensor:
-    """A weight or cache that an op reads or writes: its role, its name and what a rank has of it."""
+    """A weight or cache that an op reads or writes: its role, its name and its part on a rank."""
 
     role: str
     name: str
@@ -146,11 +146,11 @@ class Box:
 
 @dataclass(frozen=True, eq=False)
 class LayerSection:
-    """Ops in schedule order that lie in one layer, or (`prefix` empty) around the layers.
+    """Ops in schedule order in one layer, or outside the layers (with empty `prefix`).
 
-    `folded` are the full paths of the layers that it stands for, those of the `stages` alike among them;
-    `nest` is how often each repeat around it runs, outermost first, and `body` the graph that it is. Where
-    that lies in several `places` of the pattern, it is drawn once, and `nest` is of the first.
+    `folded` are the full paths of the layers that the section represents, including those of equal `stages`.
+    `nest` contains the iterations of each surrounding loop, outermost first, and `body` is the graph. A body
+    in several `places` of the pattern is drawn once, and `nest` belongs to the first place.
     """
 
     prefix: str
@@ -164,7 +164,7 @@ class LayerSection:
 
     @property
     def id(self) -> str:
-        """Its name among all sections: that of its first op."""
+        """The name, unique among sections: that of its first op."""
         return self.boxes[0].id
 
     @property
@@ -180,13 +180,13 @@ class LayerSection:
 
     @property
     def sees(self) -> str:
-        """What its attention says of itself, such as its window; or nothing."""
+        """The remark of its attention, such as its window; or empty."""
         notes = [b.note for b in self.boxes if b.note and b.cost.kind == "attention"]
         return f", {notes[0]}" if notes else ""
 
     @property
     def title(self) -> str:
-        """Its name, with `layer` said if the name doesn't."""
+        """The name, with `layer` added if the name lacks it."""
         words = self.prefix.split(".")
         if len(self.folded) > 1 and words[-1].isdigit():
             words.pop()
@@ -218,7 +218,7 @@ class LayerSection:
 
 
 def unique_bodies(sections: Sequence[LayerSection]) -> Iterator[LayerSection]:
-    """Each body once, where some lie in several places of a pattern; as they are where none does."""
+    """Each body once, if some are in several places of a pattern; unchanged otherwise."""
     found: dict[object, list[LayerSection]] = {}
     for section in sections:
         ops = (b.likeness[:-1] for b in section.boxes)  # but how often the step runs each
@@ -264,7 +264,7 @@ def fold_sections(sections: Iterable[LayerSection]) -> Iterator[LayerSection]:
 def fold_stages(
     stages: Iterable[tuple[LayerSection, ...]],
 ) -> Iterator[tuple[tuple[int, ...], tuple[LayerSection, ...]]]:
-    """Pipeline stages in a row that do alike, as one: their numbers, and the sections of the first."""
+    """Merge consecutive equal pipeline stages: their numbers, and the sections of the first."""
 
     def likeness(numbered: tuple[int, tuple[LayerSection, ...]]) -> object:
         return [(s.likeness, *(b.times for b in s.boxes)) for s in numbered[1]]
@@ -308,9 +308,9 @@ class Inlet:
 
 @dataclass(frozen=True)
 class DataEdge:
-    """Dataflow from one box or inlet to another: `values` by name, each as the program has it.
+    """Dataflow from one box or inlet to another: `values` by name, each with its type.
 
-    `like` says that the head's result has the type of one of them.
+    `like` means that the head's result has the type of one of them.
     """
 
     tail: str
@@ -321,7 +321,7 @@ class DataEdge:
 
 @dataclass(frozen=True, eq=False)
 class StageOutline:
-    """Pipeline stages that do alike, by their numbers, the layers of the first, and what each does."""
+    """Equal pipeline stages, by number, with the layers of the first, and their content."""
 
     numbers: tuple[int, ...]
     layers: str
@@ -346,12 +346,12 @@ class StepOutline:
 
     @cached_property
     def shapes(self) -> dict[Tensor, str]:
-        """Words for the types of values, once they have been asked for."""
+        """A cache of type descriptions."""
         return {}
 
     @cached_property
     def sections(self) -> tuple[LayerSection, ...]:
-        """Those of all stages."""
+        """The sections of all stages."""
         return tuple(section for stage in self.stages for section in stage.sections)
 
     @property
@@ -386,7 +386,7 @@ class StepOutline:
 
 
 def pattern(program: Program) -> str:
-    """The layers in order, as repeats of repeats; nothing where all are alike."""
+    """The layers in order, as nested repeats; empty if all layers are equal."""
 
     def words(name: str) -> str:
         loops = program[name].loops.values()
@@ -464,7 +464,7 @@ def _stored_operands(scope: Scope, node: Node) -> Iterator[OpTensor]:
 
 
 def _overheads(report: Report, numbers: tuple[int, ...], ids: str) -> Iterator[Box]:
-    """What is no op on some stages, each kind as one box."""
+    """The overhead of some stages, each kind as one box."""
     rows: dict[str, list[OpCost]] = {}
     for row in report.ops:
         if row.kind == OVERHEAD and row.stage in numbers:
@@ -507,7 +507,7 @@ def _nest(program: Program, path: str) -> tuple[tuple[int, ...], str]:
 
 @dataclass(frozen=True)
 class _Operand:
-    """An operand of a drawn op: the path of its producer, and what the op's graph calls it."""
+    """An operand of a drawn op: the path of its producer, and its name in the op's graph."""
 
     head: Box
     origin: str
@@ -517,7 +517,7 @@ class _Operand:
 
 
 def _uses(places: Iterable[tuple[Scope, Node]], drawn: dict[str, Box]) -> Iterator[_Operand]:
-    """All operands but weights and caches, without those of layers that are folded away."""
+    """All operands except weights and caches, without those of folded layers."""
     for scope, node in places:
         path = scope.path + node.name
         if drawn[path].path == path:
@@ -529,7 +529,7 @@ def _uses(places: Iterable[tuple[Scope, Node]], drawn: dict[str, Box]) -> Iterat
 def _links(
     sections: tuple[LayerSection, ...], places: list[tuple[Scope, Node]], ids: str
 ) -> tuple[tuple[Inlet, ...], tuple[DataEdge, ...]]:
-    """Dataflow; what enters a layer, or the program, from outside goes through an inlet."""
+    """The dataflow; values from outside a layer or the program enter through an inlet."""
     drawn = {f"{p}.{b.name}" if p else b.path: b for s in sections for b in s.boxes for p in s.folded}
     home = {b.id: s for s in sections for b in s.boxes}
     inlets: dict[tuple[str, str], Inlet] = {}
@@ -544,7 +544,7 @@ def _links(
     for use in _uses(places, drawn):
         section, tail = home[use.head.id], drawn.get(use.origin)
         if tail and home[tail.id].places > 1 and home[tail.id] is not section:
-            tail = before[section.id].boxes[-1]  # layers as they are drawn, whatever the pattern is
+            tail = before[section.id].boxes[-1]  # layers as drawn, for any pattern
         source = tail.id if tail else None
         outside = tail is None or (section.prefix and home[tail.id] is not section)
         if outside:

@@ -36,7 +36,7 @@ LEVELS: dict[str, Callable[[Report | Workload, Sequence[StepOutline]], Canvas]] 
 }
 
 
-MOST_OPS = 60  # of a layer, that a picture draws one by one unless told to
+MOST_OPS = 60  # ops of a layer that a picture shows separately by default
 
 Job = Report | Workload | StepDiff | WorkloadDiff
 
@@ -46,11 +46,10 @@ class NoDotError(OutputError):
 
 
 def draw(job: Job, path: str | os.PathLike[str], *, level: str | None = None, phase: str = "both") -> Path:
-    """Draw to `path`, whose suffix is the format, and return the path written.
+    """Draw to `path`, in the format of its suffix, and return the written path.
 
-    The default `level` is `layer`, or `overview` if a layer has more than `MOST_OPS` ops.
-
-    That is another one, ending in `.dot`, when Graphviz's `dot` is not installed: then with a warning.
+    The default `level` is `layer`, or `overview` if a layer has more than `MOST_OPS` ops. Without Graphviz's
+    `dot`, the written path ends in `.dot`, and a warning is shown.
     """
     check_writable(path)
     target, of = Path(path), type(job)
@@ -88,7 +87,7 @@ def _canvas(job: Job, level: str | None, phase: str) -> Canvas:
 
 
 def _default_level(panels: Sequence[StepOutline]) -> str:
-    """Each op of a layer, unless these are too many to read."""
+    """Each op of a layer, unless there are too many to be readable."""
     counts = (len(section.boxes) for of in panels for section in of.sections if section.prefix)
     return "overview" if max(counts, default=0) > MOST_OPS else "layer"
 
@@ -98,7 +97,7 @@ def _default_level(panels: Sequence[StepOutline]) -> str:
 @exporter("dot", ".dot", ".gv", of=StepDiff, picture=True)
 @exporter("dot", ".dot", ".gv", of=WorkloadDiff, picture=True)
 def source(job: Job, *, level: str | None = None, phase: str = "both") -> str:
-    """What Graphviz draws."""
+    """The Graphviz source."""
     return str(_canvas(job, level, phase).graph.source)
 
 
@@ -126,7 +125,7 @@ def pdf(job: Job, *, level: str | None = None, phase: str = "both") -> bytes:
 @exporter("png", ".png", of=StepDiff, picture=True)
 @exporter("png", ".png", of=WorkloadDiff, picture=True)
 def png(job: Job, *, level: str | None = None, phase: str = "both") -> bytes:
-    """A picture of pixels, 144 an inch but where all layers are written out."""
+    """A PNG with 144 pixels per inch, or fewer if all layers are drawn."""
     graph = _canvas(job, level, phase).graph
     if level != "full":
         graph.attr(dpi="144")
@@ -140,9 +139,9 @@ _GROUP = re.compile(
 
 
 def tooltips(svg: bytes) -> bytes:
-    """An SVG in which the title of each thing, which browsers show, is its tooltip and not its name.
+    """An SVG in which the title of each element, which browsers show, is its tooltip.
 
-    The name is its id.
+    The name of the element is its id.
     """
 
     def title(found: re.Match[str]) -> str:
@@ -162,12 +161,12 @@ _MARK = re.compile(
 
 
 def anchored(svg: bytes, tiles: Mapping[str, Tile]) -> bytes:
-    """A titled SVG in which text that is aligned right, or centered, is so in the font that shows it.
+    """An SVG with right-aligned and centered text independent of the font.
 
-    Graphviz writes where each text starts in the font that it measures, which is not that of the reader.
+    Graphviz writes the start of each text for its own font, which may differ from the reader's.
     """
     tile: Tile | None = None
-    edges: tuple[float, float] | None = None  # of the node's outline, the first thing drawn in it
+    edges: tuple[float, float] | None = None  # of the node's outline, the first element drawn in it
     following: Iterator[str] = iter(())
 
     def mark(found: re.Match[str]) -> str:

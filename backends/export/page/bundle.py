@@ -1,8 +1,8 @@
 """Bundle a page as one file, with its data, scripts and a content policy of hashes.
 
-`page` makes the page of some setups of one model, `result_page` that of a result, `server_page` the page of
-the page server. `answer` returns another setup for an open page as data: functions travel as lists, not as
-code.
+`page` makes the page of some configurations of one model, `result_page` that of a result, `server_page` the
+page of the page server. `answer` returns another configuration for an open page as data: functions are sent
+as lists, not as code.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from .setups import Setup, SetupTables, choices, document
 
 # Setups for an open page
 
-# What every set-up of a served page says, so that any two can be told apart.
+# Values of every configuration of a served page, so that keys are complete.
 _DEFAULT_CHOICES = {"tp": 1, **dict.fromkeys(("weights", "activations", "kv", "engine", "cost"))}
 
 
 def answer(setup: Setup, asked: str) -> dict[str, Any]:
-    """What a page needs for a set-up, for JSON: tables, graphs, and the name that its model was `asked` by.
+    """The data of a configuration for JSON: tables, graphs, and the name by which the model was requested.
 
-    InputError where it cannot be, and for what is no function of three sizes: `RequestCode`.
+    InputError if it is impossible, or if a step is not a function of three sizes: `RequestCode`.
     """
     if setup.why or setup.program is None:
         raise InputError(setup.why)
@@ -52,7 +52,7 @@ def answer(setup: Setup, asked: str) -> dict[str, Any]:
 
 
 def setup_key(setup: Setup) -> dict[str, str]:
-    """What tells a set-up apart from any other of any model."""
+    """The key of a configuration, unique among all models."""
     assert setup.program is not None
     assert setup.model is not None
     names = {str(setup.values["hw"]): setup.model.device.name}
@@ -62,17 +62,18 @@ def setup_key(setup: Setup) -> dict[str, str]:
 
 # Pages as files
 
-MOST = 64  # set-ups
+MOST = 64  # configurations
 SIZE = 5_000_000  # bytes
-_MADE = "made"  # by `make web`, of the modules beside it
+_MADE = "made"  # by `make web`, from the modules in this folder
 _BUNDLED = "d3.js"
 
 
 def page(setups: Sequence[Setup], start: Mapping[str, int], version: str, max_size: int = SIZE) -> str:
-    """The page of some set-ups of one model, of which those that cannot be say why; `start` has the sliders.
+    """The page of some configurations of one model; impossible ones show the reason. `start` sets the
+    sliders.
 
-    It opens from a file and asks no server. InputError where there are too many set-ups or bytes, or none
-    that can be, and for what is no function of three sizes: `RequestCode`.
+    It opens from a file without a server. InputError for too many configurations or bytes, if none is
+    possible, or if a step is not a function of three sizes: `RequestCode`.
     """
     if len(setups) > MOST:
         raise InputError(f"{len(setups):,} set-ups; a page has {MOST} at most, leave some values out")
@@ -82,9 +83,10 @@ def page(setups: Sequence[Setup], start: Mapping[str, int], version: str, max_si
 
 
 def result_page(told: Mapping[str, Any], max_size: int, fewer: str) -> str:
-    """The page of a result, in the same shell: `told` has its views (`llmir.backends.export.page.document`).
+    """The page of a result, in the common shell: `told` contains its views
+    (`llmir.backends.export.page.document`).
 
-    InputError where it has more bytes than `max_size`; `fewer` says what to ask for then.
+    InputError if it exceeds `max_size` bytes; `fewer` is the advice in the message.
     """
     before, main, _ = _read_asset("index.html").partition("<main")
     _, end, after = _read_asset("index.html").partition("</main>")
@@ -94,9 +96,9 @@ def result_page(told: Mapping[str, Any], max_size: int, fewer: str) -> str:
 
 
 def server_page(setup: Setup, asked: str, start: Mapping[str, int], version: str) -> tuple[str, str]:
-    """The page of a model that was `asked` for by name, which asks its own server for others; and its policy.
+    """The page of a model requested by name, which asks its own server for others; and its policy.
 
-    It runs no code but its own: set-ups come as data.
+    It runs only its own code: configurations arrive as data.
     """
     told, functions = document([setup], start, version)
     told["setups"][0]["choices"] = setup_key(setup)
@@ -108,9 +110,9 @@ def server_page(setup: Setup, asked: str, start: Mapping[str, int], version: str
 def _whole(
     shell: str, told: Mapping[str, Any], entry: str, code: str, style: str, more: str = ""
 ) -> tuple[str, str]:
-    """A shell filled in, and its policy, which allows `more`.
+    """A filled shell, and its policy, which allows `more`.
 
-    It has what the page is told, the module that begins it, functions, and how it looks.
+    It contains the data of the page, the entry module, functions, and styles.
     """
     script, opening = _script(entry), _read_asset("open.js")
     scripts = " ".join(map(_hash, (opening, code, script)))
@@ -149,7 +151,7 @@ def _packed(text: str) -> str:
 
 @lru_cache(maxsize=1)
 def _notices() -> str:
-    """The licences of what others wrote, as a comment."""
+    """The licenses of third-party code, as a comment."""
     found = re.findall(r"/\*!(.*?)\*/", _read_asset(_BUNDLED), re.DOTALL)
     return "".join(f"\n{notice.strip()}\n" for notice in found).replace("--", "- -")
 

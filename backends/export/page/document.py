@@ -21,7 +21,7 @@ Document = dict[str, Any]
 
 
 def json_value(given: Any) -> Any:
-    """As JSON has it: what is no number, or without end, is nothing."""
+    """A JSON value; NaN and infinity become null."""
     plain = given.item() if hasattr(given, "item") else given
     return None if isinstance(plain, float) and not math.isfinite(plain) else plain
 
@@ -32,7 +32,7 @@ def figure(title: str, kind: str, given: Any, beside: str = "") -> Document:
 
 
 def column(key: str, title: str, kind: str = "text", more: str = "", *, prose: bool = False) -> Document:
-    """A column of a table: `key` heads it in CSV, `more` is said beside the pointer."""
+    """A column of a table: `key` is its CSV heading, `more` its tooltip."""
     return {"key": key, "title": title, "kind": kind, "more": more or None, "prose": prose}
 
 
@@ -46,19 +46,19 @@ def sheet(
 
 
 def axis(title: str, kind: str, key: str = "", **more: Any) -> Document:
-    """An axis of a chart; `log` says whether it is one of powers, else the chart decides."""
+    """An axis of a chart; `log` selects a logarithmic axis, by default the chart decides."""
     return {"title": title, "kind": kind, "key": key or None, **more}
 
 
 def point(x: Any, y: Any, row: int | None = None, words: str = "", letter: str = "") -> list[Any]:
-    """A mark: what it says, and which row of tables it stands for."""
+    """A mark with its tooltip, and the row of tables that it represents."""
     return [json_value(x), json_value(y), row, wording.plain(words) if words else "", letter]
 
 
 def marks(
     title: str, x: Document, y: Document, series: Sequence[Document], *, file: str, **more: Any
 ) -> Document:
-    """A chart of lines and marks; `limits` are drawn across it, with what lies beyond."""
+    """A chart of lines and marks; `limits` are drawn across it, with the region beyond shaded."""
     told = {"kind": "marks", "title": title, "x": x, "y": y, "series": list(series), "file": file}
     return {**told, "look": "", "limits": [], "note": "", **more}
 
@@ -75,7 +75,7 @@ def document(
     notes: Iterable[str] = (),
     about: Sequence[str] = (),
 ) -> Mapping[str, Any]:
-    """The whole: `answer` and `lines` stand first, `about` says of each chosen row what is heard."""
+    """The whole page: `answer` and `lines` first; `about` are spoken descriptions of selected rows."""
     return {
         "version": __version__,
         "model": model,
@@ -92,7 +92,7 @@ def document(
 
 # Results as HTML files
 
-# Tables scroll sideways in narrow windows, the first column stays; paper is A4, laid wide, in black on white.
+# Tables scroll sideways in narrow windows with a fixed first column; print is A4 landscape, black on white.
 STYLE = """
 :root { color-scheme: light dark; --text: #1d2129; --paper: #fff; --line: #c9ced6; --band: #f4f5f7 }
 @media (prefers-color-scheme: dark) {
@@ -131,7 +131,7 @@ def write_page(thing: object, format: str, **options: Any) -> str | bytes:
 
 
 def page(part: str) -> str:
-    """A page that holds a part; its title is the first line of that. What is a page already stays.
+    """A page around a part; its title is the first line of the part. Complete pages are unchanged.
 
     >>> page("<p><b>a &amp; b</b></p>").splitlines()[3]
     '<title>a &amp; b</title>'

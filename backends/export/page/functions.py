@@ -1,8 +1,8 @@
 """Functions of several programs as one piece of JavaScript, or as data.
 
 `Functions` prints each distinct source once; the script's `llmirFunctions` takes external numbers, such as
-the rates of a device, and computes what depends on them alone once. `Listing` holds functions as lists of
-numbers that the code of a page interprets.
+the rates of a device, and computes values that depend only on them once. `Listing` stores functions as lists
+of numbers that the code of a page interprets.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ AFTER = "return {{ {} }};\n}};\n"
 
 
 class FunctionUses:
-    """Functions, and what they ask for: `told` are the names of what the outside tells, in their order."""
+    """Functions, and the external numbers that they use; `told` are the names of these, in order."""
 
     def __init__(self) -> None:
         self.told: dict[str, str] = {}
         self._uses: dict[Function, frozenset[str]] = {}
 
     def uses(self, functions: Iterable[Function]) -> list[str]:
-        """What of the outside these ask for, by name."""
+        """The names of the external numbers that these functions use."""
         found: set[str] = set()
         for function in functions:
             for each in (function, *called_functions([function])):
@@ -53,14 +53,14 @@ class FunctionUses:
 
 
 class Functions(FunctionUses):
-    """Those that were added, by name: `f0`, `f1` and so on, of which equal sources have one."""
+    """The added functions, by name: `f0`, `f1` and so on; equal sources share one."""
 
     def __init__(self) -> None:
         super().__init__()
         self._names: dict[str, str] = {}  # by source
         self._known: dict[Function, str] = {}
         self._asked: dict[str, None] = {}
-        self._made: dict[str, str] = {}  # by what is made of what is told
+        self._made: dict[str, str] = {}  # by expression of external numbers
         self._variables: dict[tuple[Tape, int], str] = {}
         self._language = JAVASCRIPT._replace(constant=self._constant)
 
@@ -98,7 +98,7 @@ class Functions(FunctionUses):
 
     @property
     def source(self) -> str:
-        """All of them, in what gives those that were added."""
+        """All functions, inside one that returns the added ones."""
         functions = [f"function {name}({source}" for source, name in self._names.items()]
         made = "".join(f"const {name} = {said};\n" for said, name in self._made.items())
         before = BEFORE.format(", ".join(self.told.values()), made)
@@ -109,20 +109,20 @@ class Functions(FunctionUses):
 
 
 class Listing(FunctionUses):
-    """Functions that were added, by name, of which equal ones have one list.
+    """The added functions, by name; equal ones share one list.
 
-    A list is how many inputs there are, constants, what is done, and where the outputs stand. Values are
-    numbered: inputs, constants, and then what each function of earlier values gives; what is done is flat,
-    the number of a function and then those of its operands. That number is of a word, or, as -1 - number,
-    of an earlier list with one output. A constant in brackets is the number of a value of the outside: one
-    that is told, by its place, a number, or a function of earlier ones.
+    A list contains the number of inputs, constants, operations, and the positions of outputs. Values are
+    numbered: inputs, constants, and then the result of each operation. Operations are flat: the number of a
+    function and then those of its operands. The number selects an operation, or, as -1 - number, an earlier
+    list with one output. A constant in brackets is the number of an external value: an external number by
+    position, a constant, or a function of earlier ones.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._words: dict[str, int] = {}
         self._known: dict[Function, int] = {}
-        self._lists: dict[str, int] = {}  # by their text
+        self._lists: dict[str, int] = {}  # by text
         self._outside: list[Any] = []
         self._places: dict[tuple[Tape, int], int] = {}
 
@@ -157,7 +157,7 @@ class Listing(FunctionUses):
         return [self._place(value.tape, value.number)] if is_external(value) else _constant_text(value)
 
     def _place(self, tape: Tape, number: int) -> int:
-        """Where a value of the outside stands among them."""
+        """The position of an external value."""
         if (tape, number) not in self._places:
             function, of = tape.nodes[number]
             if function == "constant":
@@ -182,5 +182,5 @@ class Listing(FunctionUses):
 
 
 def _constant_text(value: Constant) -> Any:
-    """A constant as JSON has numbers; infinity, which it does not have, as JavaScript spells it."""
+    """A constant for JSON; infinity, which JSON lacks, as in JavaScript."""
     return value if isfinite(value) else str(value).replace("inf", "Infinity")

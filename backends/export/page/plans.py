@@ -33,9 +33,9 @@ def by_rate(
     said: str = "",
     choosable: bool = False,
 ) -> Document:
-    """Percentiles of a latency over the rates of some runs of `servers` like theirs, with the limit.
+    """Percentiles of a latency over the rates of some runs, scaled to `servers` servers, with the limit.
 
-    `asked` is a rate that is marked, and `said` stands below with what overload is.
+    `asked` is a marked rate, and `said` a text below with the meaning of overload.
     """
     found, stable = curves(of, runs, servers), servers * largest(runs)
     series: list[Document] = []
@@ -70,7 +70,7 @@ _STATS = ("mean", "p50", "p90", "p99")
 
 
 def plans(found: Plans) -> Mapping[str, Any]:
-    """All that the page is told."""
+    """The data of the page."""
     whys = [plan_text.reason(found, found.why(each), each) for each in found.shown]
     about = [
         f"{plan_text.name(found, each)}: {'chosen; ' if each is found.best else ''}{why}"
@@ -186,17 +186,17 @@ class _ClosedFormNames:
         self.fronts = np.flatnonzero(of.front)
 
     def name(self, i: int) -> str:
-        """What a point is a plan of."""
+        """The plan of a point."""
         points, at = self.found.points, self.numbers[i]
         split = self.found.structures[int(points.structure[at])].split
         return f"{split}, {int(points.batch[at]):,} at once, steps of {int(points.chunk[at]):,} tokens"
 
     def ahead(self, i: int) -> str:
-        """Of a point on the front."""
+        """The text for a point on the front."""
         return f"{self.name(i)}\n{self._figures(i)}\nno other of its device is better in both"
 
     def lost(self, i: int) -> str:
-        """Of one that another beats in both: by which, and by how much."""
+        """The text for a dominated point: the dominating one, and the difference."""
         users, gpus = self.of.users, self.of.gpus
         users_more, gpus_more = users[self.fronts] / users[i] - 1, gpus[self.fronts] / gpus[i] - 1
         by = int(np.argmax(np.minimum(users_more, gpus_more)))

@@ -30,9 +30,9 @@ def largest(max_size: int | None) -> int:
 
 @exporter("page", of=Workload)
 def workload(job: Workload, *, max_size: int | None = None) -> str:
-    """The page that computes, with its sliders where a workload stands.
+    """The page that computes, with its sliders at a workload.
 
-    InputError for what it has no place for.
+    InputError for workloads that the page does not support.
     """
     from .bundle import page
     from .setups import Setup
@@ -89,7 +89,7 @@ def replications(found: Replications, *, max_size: int | None = None) -> str:
 
 
 def timeline(job: Report | Workload, *, phase: str = "both", max_size: int | None = None) -> str:
-    """What each stage does in a step, to scale, over its live activations; and a table of its ops."""
+    """The work of each stage in a step, to scale, with live activations; and a table of its ops."""
     from .timeline import timeline
 
     return _written(timeline(job, phase), max_size, "ask for one --phase, or fewer layers")

@@ -17,7 +17,7 @@ from .document import Document, axis, column, document, figure, marks, point, sh
 from .plans import by_rate
 
 _SHOWN = ("ttft", "tpot")
-_SHARES = np.linspace(0, 1, 201)  # of requests, at which a line says how long they take
+_SHARES = np.linspace(0, 1, 201)  # shares of requests, at which a line shows their latency
 _ABBREVIATED = ("ttft", "tpot", "itl", "e2e")
 _KINDS = {"goodput_share": "percent"}
 
@@ -27,7 +27,7 @@ def _limits(run: Simulation) -> dict[str, float | None]:
 
 
 def rates(found: RateSeries) -> Mapping[str, Any]:
-    """All that the page of several rates is told."""
+    """The data of the page of several rates."""
     one, lines = serving_text.first_run(found.runs[0]), list(serving_text.rows(found))
     limits = _limits(one)
     charts = [
@@ -79,7 +79,7 @@ def _called(key: str) -> str:
 
 
 def simulation(run: Simulation) -> Mapping[str, Any]:
-    """All that the page of one run is told."""
+    """The data of the page of one run."""
     limits = _limits(run)
     charts = [_within(run, of, limits[of]) for of in _SHOWN if run.latencies.get(of)]
     if len(run.load) and run.events["steps"].size:
@@ -118,7 +118,7 @@ def _document(
     basis: str = "",
     about: Sequence[str] = (),
 ) -> Mapping[str, Any]:
-    """What was asked on top: short words as chips, the rest as lines below how it went."""
+    """The request first: short words as chips, the rest as lines below the result."""
     pairs = dict(asked)
     chips = [("device", run.job.device.name), ("precision", pairs["precision"]), ("policy", run.policy.name)]
     said = ("load", "requests", "warm-up", "policy", "KV cache", "cost model")
@@ -166,7 +166,7 @@ def _within(run: Simulation, of: str, limit: float | None) -> Document:
 
 
 def _over_time(run: Simulation) -> Iterator[Document]:
-    """What runs and what waits, and the blocks in use."""
+    """Running and waiting requests, and used blocks."""
     found = load_timeline(run)
     middle = ((found.edges_s[1:] + found.edges_s[:-1]) / 2).tolist()
     each = units.time(float(found.edges_s[1] - found.edges_s[0]))
@@ -185,7 +185,7 @@ def _over_time(run: Simulation) -> Iterator[Document]:
 
 
 def replications(found: Replications) -> Mapping[str, Any]:
-    """All that the page of replications is told."""
+    """The data of the page of replications."""
     columns = [column("figure", "latency")]
     for stat in LatencySpread._fields:
         columns += [column(f"{stat}_s", stat, "time"), column(f"{stat}_half_s", "±", "time")]

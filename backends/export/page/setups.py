@@ -1,7 +1,7 @@
-"""Setups of a page that computes: programs on devices, with graphs, descriptions and functions.
+"""Configurations of a page that computes: programs on devices, with graphs, descriptions and functions.
 
-Order of the file: the layout of a phase's graph, with blocks that fold (`GraphLayouts`); descriptions of
-ops: equation, symbolic cost, and source of the kernel (`describe_rows`); and `Setup`, `SetupTables` and
+Order of the file: the layout of a phase's graph, with blocks that fold (`GraphLayouts`); descriptions of ops:
+equation, symbolic cost, and source of the kernel (`describe_rows`); and `Setup`, `SetupTables` and
 `document`, which make the data of the page.
 """
 
@@ -93,8 +93,8 @@ def _drawn_sections(of: StepOutline, rows: dict[str, int]) -> dict[str, Any]:
 def layer_boxes(flow: nx.DiGraph) -> list[list[int]]:
     """The boxes in rows from top to bottom, each from left to right.
 
-    A box is one row below the last of those that lead to it. Rows are ordered as Graphviz's `dot` does where
-    it is there, so that few links cross, else by their numbers, which are those of the schedule.
+    A box is one row below the last of its predecessors. Rows are ordered as by Graphviz's `dot` if it is
+    installed, so that few links cross, else by number, in schedule order.
     """
     rows = [sorted(row) for row in nx.topological_generations(flow)]
     across = _across(flow) if any(len(row) > 1 for row in rows) else {}
@@ -174,7 +174,7 @@ def _op(row: Row, at: Instance, price: OpTime, mesh: Any) -> dict[str, Any]:
 
 
 def _limits(device: Device, row: Row) -> list[dict[str, Any]]:
-    """The rates that bound it, each with its source; those of links are not told, as the way decides them."""
+    """The rates that bound it, each with its source, except links, because the route determines them."""
     return [
         {
             "bound": limit.bound,
@@ -189,7 +189,7 @@ def _limits(device: Device, row: Row) -> list[dict[str, Any]]:
 
 
 def _origin(price: OpTime) -> str:
-    """What a kernel was fitted to; nothing of the roofline."""
+    """The calibration of a kernel; empty for the roofline."""
     fit = getattr(getattr(price, "own", price), "fit", None)
     if fit is None:
         return ""
@@ -213,10 +213,10 @@ _SHORT = {"micro_batches": "micro-batches", "redundant_experts": "redundant expe
 
 @dataclass(frozen=True)
 class Setup:
-    """A program on a device, by the values of the axes that chose it; of one that cannot be, only `why`.
+    """A program on a device, by the values of its axes; an impossible one only has the reason `why`.
 
-    `passes` are those that made it, as `run` takes them; None where they are not known. `memory_utilization`
-    is the share of the memory that may be used; None for that of the engine.
+    `passes` are those that built it, as in `run`; None if unknown. `memory_utilization` is the usable share
+    of memory; None for the engine's default.
     """
 
     values: Mapping[str, Any]
@@ -228,7 +228,7 @@ class Setup:
 
 
 def choices(setup: Setup, names: Mapping[str, str]) -> dict[str, str]:
-    """What the page's menus say of a set-up, by menu; `names` are those of devices."""
+    """The entries of the page's menus for a configuration; `names` are those of devices."""
     found: dict[str, list[str]] = {}
     for axis, value in setup.values.items():
         found.setdefault(_MENUS.get(axis, axis), []).append(_choice(axis, value, names))
@@ -245,7 +245,7 @@ def _choice(axis: str, value: Any, names: Mapping[str, str]) -> str:
 
 
 class SetupTables:
-    """What a page is told of set-ups; equal tables of several are one, and `functions` holds their code."""
+    """The data of configurations; equal tables are shared, and `functions` contains their code."""
 
     def __init__(self, functions: Functions | Listing) -> None:
         self.functions, self.graphs = functions, GraphLayouts()
@@ -317,7 +317,7 @@ class SetupTables:
 
 
 def _roofs(code: PortableRequests) -> dict[str, Any]:
-    """The device's rates: of memory, and of products in the types that are in use."""
+    """The device's rates: of memory, and of products in the used dtypes."""
     device = code.model.device
     peaks: dict[str, tuple[float, str]] = {}
     for phase in code.phases.values():
@@ -336,7 +336,7 @@ def _roofs(code: PortableRequests) -> dict[str, Any]:
 
 
 def _rates(code: PortableRequests, functions: FunctionUses) -> list[dict[str, Any]]:
-    """Those that its functions ask for; a link is the fastest as long as it has more than the `least`."""
+    """The rates that its functions use; a link remains the fastest while its rate exceeds `least`."""
     device = code.model.device
     used = functions.uses(chain.from_iterable(phase.functions for phase in code.phases.values()))
     known = {rate.key: rate for rate in rates(device)}
@@ -351,7 +351,7 @@ def _rates(code: PortableRequests, functions: FunctionUses) -> list[dict[str, An
 def document(
     setups: Sequence[Setup], start: Mapping[str, int], version: str
 ) -> tuple[dict[str, Any], Functions]:
-    """All that the page is told, and the functions it calls. `start` is where its sliders stand."""
+    """The data of the page, and its functions. `start` contains the positions of its sliders."""
     functions = Functions()
     tables = SetupTables(functions)
     names = {str(s.values["hw"]): s.model.device.name for s in setups if s.model and "hw" in s.values}

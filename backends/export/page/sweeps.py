@@ -39,7 +39,7 @@ REASONS = 5  # for which rows are refused
 
 
 def sweep(found: Sweep) -> Mapping[str, Any]:
-    """All that the page is told."""
+    """The data of the page."""
     rows = [_with_rates(row) for row in found.rows()]
     axes = [name for name, values in found.axes.items() if len(values) > 1]
     names = [*(name for name in found.names if name not in found.axes), *_RATES]
@@ -62,7 +62,7 @@ def sweep(found: Sweep) -> Mapping[str, Any]:
 
 
 def _fixed(found: Sweep) -> Iterator[tuple[str, str]]:
-    """What all rows have in common."""
+    """The values that all rows share."""
     for name, values in found.axes.items():
         given = values[0]
         if len(values) == 1 and (given or name in POINTS):
@@ -70,7 +70,7 @@ def _fixed(found: Sweep) -> Iterator[tuple[str, str]]:
 
 
 def _with_rates(row: dict[str, Any]) -> dict[str, Any]:
-    """A row, with its tokens a second in all, of a device and of a user."""
+    """A row, with tokens per second in total, per device and per user."""
     time = row["time_s"]
     if not time:
         return {**row, **dict.fromkeys(_RATES)}
@@ -103,7 +103,7 @@ def _kind(key: str) -> str:
 def _chart(found: Sweep, axes: list[str], columns: list[Document]) -> Document:
     """The front of each device if structures and batches differ, else tokens/s, or the time, along an axis.
 
-    More is better of the columns in `better`; of these the page draws fronts.
+    Columns in `better` are better if larger; the page draws fronts of these.
     """
     structure = [name for name in axes if name not in POINTS]
     along = next((name for name in ("batch", "context", "new", *axes) if name in axes), "batch")
@@ -131,7 +131,7 @@ def _chart(found: Sweep, axes: list[str], columns: list[Document]) -> Document:
 
 
 def _refused(found: Sweep) -> Iterator[str]:
-    """How many rows have no figures, and why."""
+    """The number of rows without results, and the reasons."""
     count = Counter[str]()
     for part in found.parts:
         if part.refusals:

@@ -1,4 +1,4 @@
-"""The page of a timeline: what each stage does, to scale, over live activations."""
+"""The page of a timeline: the work of each stage, to scale, over live activations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FACTS = ("bound", "basis", "error", "flops", "read_bytes", "write_bytes", "comm
 
 
 def timeline(job: Report | Workload, phase: str = "both") -> Mapping[str, Any]:
-    """All that the page is told: a strip and a table for each step."""
+    """The data of the page: a strip and a table for each step."""
     steps = kineto.steps_of(job, phase)
     program, views = job.program, []
     for number, step in enumerate(steps):
@@ -51,7 +51,7 @@ def _at(s: TimeSlice) -> tuple[int, int]:
 
 
 def _strip(title: str, step: Report, slices: tuple[TimeSlice, ...], number: int) -> Document:
-    """A strip; what is enlarged at first is a layer in the middle of the first stage."""
+    """A strip; the initial zoom shows a layer in the middle of the first stage."""
     ops, told, rows = _FirstSeenNumbers(), _FirstSeenNumbers(), []
     for s in slices:
         fact = told.number(tuple(json_value(getattr(s, name)) for name in _FACTS))
@@ -102,14 +102,14 @@ class _FirstSeenNumbers:
 
 
 def _below(step: Report, stage: int) -> str:
-    """What a GPU of a stage holds beside activations."""
+    """The memory of a GPU of a stage besides activations."""
     memory = step.plan.memories[stage]
     weights, caches = (units.bytes(float(step.at(size))) for size in (memory.weights, memory.caches))
     return f"below them: weights {weights} + caches {caches}"
 
 
 def _layer(slices: Iterable[TimeSlice]) -> tuple[float, float]:
-    """From where to where the middle layer of the first stage runs; all of it where there are no layers."""
+    """The time span of the middle layer of the first stage; the whole stage without layers."""
     own = [s for s in slices if s.stage == 0 and s.micro_batch == 0 and s.bound != BUBBLE]
     spans: dict[str, tuple[float, float]] = {}
     for s in own:

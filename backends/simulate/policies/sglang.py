@@ -22,10 +22,10 @@ HEADROOM = 20  # decode steps for which preemptions make room: retract_decode_st
 class Sglang(Policy):
     """`PrefillAdder` of sglang/srt/managers/schedule_policy.py and `retract_decode` of schedule_batch.py.
 
-    A request is admitted if the free blocks hold its prompt and all that it may generate, beside a share of
-    the tokens to come of running requests. Where decodes run out of blocks, requests are preempted until
-    there is room for some steps: first those with the fewest generated tokens, of equals the longest prompt.
-    They go to the end of the queue.
+    A request is admitted if the free blocks hold its prompt and its largest output, in addition to a share of
+    the future tokens of running requests. If decodes run out of blocks, requests are preempted until some
+    steps fit: first those with the fewest generated tokens, and the longest prompt among equals. They join
+    the end of the queue.
     """
 
     name: ClassVar[str] = "sglang"
@@ -36,7 +36,7 @@ class Sglang(Policy):
         return capacity.sequences + 2
 
     def admits(self, server: Server, request: int, new: int) -> bool:
-        """If its prompt and its answer have room by the estimate."""
+        """Whether its prompt and output fit by the estimate."""
         size, most = server.blocks.size, server.final[request] + 2
         if server.demand + len(server.running) + most + server.ahead <= server.blocks.total:
             return True
@@ -47,11 +47,13 @@ class Sglang(Policy):
         )
         free = server.blocks.free * size - SHARE * to_come - reserved
         unread = server.to_read[request] - server.cached[request]
-        own = server.blocks_needed(request, unread) * size  # of what is cached already, others have some
+        own = (
+            server.blocks_needed(request, unread) * size
+        )  # other requests have some blocks of its cached tokens
         return own + min(self._left(server, request), CLIP) < free
 
     def _left(self, server: Server, request: int) -> int:
-        """Tokens that a request has to generate, as asked for, which is not read yet."""
+        """The remaining requested tokens of a request that is not prefilled yet."""
         return (
             server.generate[request]
             + server.cancelled[request]
@@ -59,7 +61,7 @@ class Sglang(Policy):
         )
 
     def relieve(self, server: Server) -> None:
-        """Preempts one request at least; one at least goes on."""
+        """Preempt at least one request, and leave at least one running."""
         first = True
         while server.decoding > 1 and (
             first or server.blocks.free * server.blocks.size < server.decoding * HEADROOM

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 @POLICIES.register("trtllm")
 @dataclass(frozen=True)
 class Trtllm(Policy):
-    """In-flight batching by `GUARANTEED_NO_EVICT`, with `enable_chunked_prefill` off, as by default.
+    """In-flight batching by `GUARANTEED_NO_EVICT`, with `enable_chunked_prefill` off, the default.
 
-    A request is admitted if blocks are left for all of its tokens, beside those that running requests will
-    need, so that nobody is preempted. While others decode, prompts wait up to `patience` steps
-    (`batch_wait_timeout_iters`) for enough of them to fill the share `enough` of a step's tokens
+    A request is admitted if enough blocks remain for all of its tokens, in addition to those that running
+    requests will need, so no request is preempted. While others decode, prompts wait up to `patience` steps
+    (`batch_wait_timeout_iters`) until they fill the share `enough` of a step's tokens
     (`batch_wait_max_tokens_ratio`); both are 0 by default.
     """
 
@@ -43,7 +43,7 @@ class Trtllm(Policy):
         super().fill(server, preempted)
 
     def _ready(self, server: Server) -> int:
-        """Tokens to read of prompts that are read in part, or that could be admitted now."""
+        """The prefill tokens of partly prefilled prompts and of those that could be admitted now."""
         tokens = sum(server.to_read[one] - done for one, done in server.reading.items())
         rows = server.capacity.rows * server.decoding
         left, demand = server.capacity.tokens * server.lanes - rows, server.demand
@@ -60,7 +60,7 @@ class Trtllm(Policy):
         return None if self.patience else 0
 
     def admits(self, server: Server, request: int, new: int) -> bool:
-        """If all its blocks are left beside those that running requests will need."""
+        """Whether all its blocks remain free in addition to those that running requests will need."""
         if server.demand + server.final[request] > server.blocks.total:
             return False
         return not server.ahead or server.blocks_needed(request, new) <= self.free(server)

@@ -14,12 +14,13 @@ if TYPE_CHECKING:
 @POLICIES.register("vllm")
 @dataclass(frozen=True)
 class Vllm(Policy):
-    """`Scheduler.schedule` of vllm/v1/core/sched/scheduler.py; before 0.8 whole prompts go alone, and first.
+    """`Scheduler.schedule` of vllm/v1/core/sched/scheduler.py; before 0.8, whole prompts in separate steps,
+    first.
 
     A request is admitted as soon as there are blocks for its first chunk, or, if it is `cautious`, for all of
-    its prompt (`scheduler_reserve_full_isl`, github.com/vllm-project/vllm/pull/37307). Where decodes run out
-    of blocks, the request that was admitted last is preempted and goes to the front of the queue; in such a
-    step nothing is admitted. Before 0.8 an admission leaves a share of all blocks free, the `watermark` of
+    its prompt (`scheduler_reserve_full_isl`, github.com/vllm-project/vllm/pull/37307). If decodes run out of
+    blocks, the request that was admitted last is preempted and moves to the front of the queue; this step
+    then admits no request. Before 0.8 an admission leaves a share of all blocks free, the `watermark` of
     vllm/core/block_manager.py.
     """
 
@@ -31,7 +32,7 @@ class Vllm(Policy):
         return int(self.watermark * blocks)
 
     def roomy(self, capacity: Capacity) -> int | None:
-        """The watermark: with that many to spare, a chunk always has its blocks."""
+        """The watermark: with this many spare blocks, a chunk always has its blocks."""
         return self.spare(capacity.blocks)
 
     def admits(self, server: Server, request: int, new: int) -> bool:
@@ -43,7 +44,7 @@ class Vllm(Policy):
         return server.blocks_needed(request, new) + spare <= self.free(server)
 
     def relieve(self, server: Server) -> None:
-        """Preempts the request that was admitted last, then the one before it …"""
+        """Preempt requests in reverse order of admission until blocks suffice."""
         while server.lacks_blocks:
             last = next(reversed(server.running))
             server.preempt(last)

@@ -1,18 +1,20 @@
-"""Element types as values: bits, and the scales that belong to a tile of elements.
+"""Dtypes as values: bits per element, and the scales of a tile of elements.
 
-A name states all of it. `fp8_e4m3_c.kn` is e4m3 with one scale per channel, on a matrix whose first dimension
-is contracted (`k`) and whose second is kept (`n`):
+A name encodes the whole dtype. `fp8_e4m3_c.kn` is e4m3 with one scale per channel, on a matrix with a
+contracted first dimension (`k`) and an uncontracted second one (`n`):
 
-- `_c`: one fp32 scale for each row along `k` (`_c16`: of 16 bits); `_t`: one fp32 scale for each matrix
+- `_c`: one fp32 scale for each row along `k` (`_c16`: 16 bits); `_t`: one fp32 scale for each matrix
 - `_g128`: one 16-bit scale for each 128 elements along `k`
-- a final `z`: a zero point beside each scale; a final `i`: 32 bits for each position along `k` that name its
-  group (the `g_idx` of GPTQ)
+- a final `z`: a zero point with each scale; a final `i`: a 32-bit group index for each position along `k`
+  (the `g_idx` of GPTQ)
 - `_b128x128`: one fp32 scale for each tile of 128 rows × 128 elements along `k`
-- `mxfp4` and `nvfp4`: the scales of their standards; `nf4` and `bnb_fp4`: those of bitsandbytes, one fp32 for
-  each 64 elements, or, with `_dq`, 8 bits for each 64 elements and one fp32 for each 256 of these scales
+- `mxfp4` and `nvfp4`: the scales of their standards; `nf4` and `bnb_fp4`: the scales of bitsandbytes, one
+  fp32 for each 64 elements, or, with `_dq`, 8 bits for each 64 elements and one fp32 for each 256 of these
+  scales
 
-After the dot stands one letter per dimension: `k` along which scales run, `n` (of weights) and `m` (of
-activations) the rows, `b` separate matrices, such as experts. Dimensions with one letter count as one.
+The dot is followed by one letter per dimension: `k` for the dimension along which scales run, `n` (weights)
+and `m` (activations) for rows, `b` for separate matrices, such as experts. Dimensions with one letter count
+as one.
 """
 
 from __future__ import annotations
@@ -33,13 +35,13 @@ from llmir.ir.sizes.polynomial import Size, ceildiv, product
 
 @dataclass(frozen=True)
 class DType:
-    """`bits` an element, and `scale_bits` for each tile of `block` = (rows, elements along `k`).
+    """An element type: `bits` per element, and `scale_bits` per tile of `block` = (rows, elements along `k`).
 
-    0 rows or elements are all there are. 256 scales have `nested_bits` more together, each position along
-    `k` has `index_bits`, and each matrix `matrix_bits`. `zeros` says that a tile has a zero point (which
-    `scale_bits` includes). Elements of the kind `code` are numbers of entries of a table, which nothing
-    multiplies as they are. Without `roles`, a tensor is one long row, and no matrix. `unit` is the one that
-    multiplies its elements; the rest is what those are called (`_ALL`).
+    0 rows or elements mean the whole dimension. 256 scales share `nested_bits`, each position along `k` has
+    `index_bits`, and each matrix `matrix_bits`. `zeros` marks tiles with a zero point, which `scale_bits`
+    includes. Elements of the kind `code` are indices into a table; hardware cannot multiply them directly.
+    Without `roles`, a tensor counts as one long row instead of a matrix. `unit` is the arithmetic unit that
+    multiplies the elements. The other fields are names in other systems (`_ALL`).
     """
 
     name: str
@@ -61,12 +63,12 @@ class DType:
 
     @property
     def low(self) -> bool:
-        """Whether it is a float or integer so narrow that values are lost in it."""
+        """Whether the precision is low: 8 bits or fewer."""
         return self.bits <= 8
 
     @cached_property
     def plain(self) -> DType:
-        """How its elements are multiplied: itself, without scales of its own choice."""
+        """The dtype for arithmetic: the same elements without scales of a custom layout."""
         return DTYPES.get(self.scheme) or dtype(_SCALED.sub("", self.scheme))
 
     @cached_property
@@ -87,11 +89,11 @@ class DType:
 
     @property
     def scaled(self) -> DType:
-        """With the scales of a narrow weight where nothing is said of them, if it needs any."""
+        """The dtype with the default scales of a low-precision weight, if it needs scales and has none."""
         return self if self.scale_bits or not self.scales else dtype(f"{self.name}_{self.scales}")
 
     def laid(self, roles: str) -> DType:
-        """The same with its scales laid out by the roles of dimensions; itself if it has no scales."""
+        """The dtype with scales laid out by the roles of dimensions; unchanged if it has no scales."""
         return dtype(f"{self.scheme}.{roles}") if self.scale_bits else self
 
     def sizes(self, shape: Iterable[Size]) -> tuple[Size, Size, Size]:
@@ -136,12 +138,12 @@ class DType:
 
 NESTED = 256  # scales that share one (QLoRA, arXiv:2305.14314, section 3)
 
-# The one table of element types: bits, the unit that multiplies them, and what they are called, in torch, in
-# safetensors, and in other words. `alias` is the name where no other format of the kind is meant, `scales`
-# what a narrow weight has where nothing else is said.
+# The table of dtypes: bits, the unit that multiplies them, and their names in torch, in safetensors and
+# elsewhere. `alias` is the name for the most common format of a kind, `scales` the default scales of a
+# low-precision weight.
 FP64 = DType("fp64", 64, unit="fp64", torch="float64", stored="F64", words=("double",))
 FP32 = DType("fp32", 32, unit="fp32", torch="float32", stored="F32", words=("float",))
-# What tensor cores make of fp32: stored in 32 bits, multiplied with 10 bits of mantissa.
+# Tensor-core fp32: stored in 32 bits, multiplied with 10 bits of mantissa.
 TF32 = DType("tf32", 32, unit="tf32")
 BF16 = DType("bf16", 16, unit="bf16", torch="bfloat16", stored="BF16")
 FP16 = DType("fp16", 16, unit="fp16", torch="float16", stored="F16", words=("half",))
@@ -170,8 +172,8 @@ DTYPES = FrozenDict({d.name: d for d in _ALL})
 _CALLED = {d.name: {d.name, d.alias, d.torch, d.stored, *d.words} - {""} for d in _ALL}
 _WORDS = {word.lower(): name for name, words in _CALLED.items() for word in words}
 
-# Each arithmetic unit, and the units that may take over, best first: an operand is only ever widened to a
-# format that holds its values. fp32 never becomes tf32, which would drop 13 bits of mantissa in silence.
+# Each arithmetic unit, and the units that can replace it, best first. An operand is only ever converted to a
+# format that represents its values. fp32 never becomes tf32, which would silently drop 13 bits of mantissa.
 WIDER: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "fp64": (),
@@ -215,7 +217,7 @@ def dtype(name: str) -> DType:
 
 
 def _scaled(scheme: str) -> DType | None:
-    """`int4_g128` and its like: a narrow type with scales."""
+    """Parse a low-precision dtype with scales, such as `int4_g128`."""
     part = _SCALED.search(scheme)
     base = DTYPES.get(scheme[: part.start()]) if part else None
     if part is None or base is None or not base.low or base.scale_bits:
@@ -251,7 +253,7 @@ def unit_of(word: str) -> str:
     >>> unit_of("fp8_e4m3"), unit_of("nvfp4"), unit_of("int4_g128"), unit_of("mxfp6")
     ('fp8', 'fp4', 'int4', 'fp6')
     """
-    # What follows the first underscore says how the bits are split or scaled, not which unit multiplies them.
+    # The part after the first underscore describes the split of bits or the scales, not the arithmetic unit.
     known = _UNITS.get(word) or _UNITS.get(word.partition("_")[0])
     if known:
         return known

@@ -1,4 +1,4 @@
-"""Index equations: the statement from which shapes, FLOPs, bytes and shardings of an op follow.
+"""Index equations: the source of an op's shapes, FLOPs, bytes and shardings.
 
 `b t h, h f -> b t f` names the axes of each operand and result. An axis is
 
@@ -8,7 +8,7 @@
 - *windowed*: `t~`, read with its neighbors;
 - *new*: in results only (`k` of a top-k).
 
-`h!` must stay whole on one rank, and `+k` sums an axis that only one operand has. `(b t k)` is one dimension
+`h!` must be whole on one rank, and `+k` sums an axis that only one operand has. `(b t k)` is one dimension
 over several axes, and `(c + t)` is one dimension of several axes end to end.
 """
 
@@ -35,7 +35,7 @@ class Dimension:
     end_to_end: bool = False
 
     def size(self, sizes: dict[str, Size]) -> Size:
-        """Its size, given those of its axes."""
+        """The size of the dimension, computed from the sizes of its axes."""
         try:
             parts = [sizes[a] for a in self.axes]
         except KeyError as missing:
@@ -95,7 +95,7 @@ class Equation:
         return f"{','.join(spelled[:-1])}->{spelled[-1]}"
 
     def check_product(self, left: int, right: int, result: int) -> None:
-        """`VerifyError` if two operands have an axis that neither the other nor the result has, unmarked."""
+        """Raise VerifyError if an unmarked axis is in one operand only and not in the result."""
         a, b = (set(self.axes([self.operands[i]])) for i in (left, right))
         lone = (a ^ b) - set(self.axes([self.results[result]])) - self.indexed - self.summed
         for axis in sorted(lone):
@@ -127,9 +127,14 @@ class Equation:
         return found
 
     def layout(self, tensors: Sequence[Tensor], linear: Collection[int] = ()) -> Layout:
-        """Where the operands lie, axis by axis; operands of `linear` may be partial sums.
+        """The placement of each axis on the mesh.
 
-        Raises `VerifyError` when operands lie in ways that one rank cannot work on.
+        Args:
+            tensors: The operands.
+            linear: Slots of operands that may be partial sums.
+
+        Raises:
+            VerifyError: The placements do not match, so no rank could compute its part.
         """
         split: dict[str, Placement] = {}
         tokens: dict[tuple[str, ...], Placement] = {}
@@ -152,7 +157,9 @@ class Equation:
         return self._checked(split, {p: t for p, t in tokens.items() if t}, partial)
 
     def carries(self, pair: tuple[str, ...]) -> bool:
-        """Whether each token goes on by itself: to its place in the first two dimensions, or to rows."""
+        """Whether each token keeps its place in the first two dimensions, or becomes rows, independently of
+        others.
+        """
         kept = all(term[:2] == _apart(pair) or any(d.axes[:2] == pair for d in term) for term in self.results)
         return kept and not any(a in self.whole or self.role(a) != "mapped" for a in pair)
 
@@ -183,7 +190,7 @@ class Equation:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the axes of an equation lie: `split` by axis, `pair` of axes together over `tokens`."""
+    """The placements of the axes of an equation: `split` by axis; those of `pair` together over `tokens`."""
 
     split: dict[str, Placement]
     pair: tuple[str, ...]

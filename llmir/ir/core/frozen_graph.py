@@ -1,6 +1,6 @@
 """A read-only `networkx.MultiDiGraph`: the networkx view of a graph, `Graph.nx`.
 
-Apart from `graph.py`, so that networkx, a third of a start, is imported on first use.
+This is a separate module because the import of networkx, a third of the start-up time, is then deferred.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from llmir.base.values import FrozenDict
 
 
 class FrozenGraph(nx.MultiDiGraph):  # type: ignore[misc] # networkx has no types
-    """A `networkx.MultiDiGraph` that takes no edits once it holds nodes, nor do its attributes.
+    """A `networkx.MultiDiGraph` that refuses edits of nodes, edges and attributes.
 
-    `copy()` gives an ordinary one.
+    `copy()` returns an editable graph.
     """
 
-    _sealed = False  # networkx's own flag says so of views of a graph too, which it fills after
+    _sealed = False  # networkx has its own flag, which it also sets on views before it fills them
 
     @classmethod
     def of(cls, name: str, nodes: Mapping[str, Any]) -> FrozenGraph:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 OpT = TypeVar("OpT", bound=Op)
 
 
-_MOST_NODES = 2_000_000  # of a graph: more than any model has, all its layers written out
+_MOST_NODES = 2_000_000  # more nodes than any model has with all layers unrolled
 _NAME = re.compile(r"""[^\s#,()=\[\]{}"@%:]+""")
 
 
@@ -68,7 +68,7 @@ class Node:
             arguments.refuse("node: op", self.op, "an op", VerifyError)
 
     def op_as(self, kind: type[OpT]) -> OpT:
-        """The op, as one of that class, for its attributes; `VerifyError` if it is of another class."""
+        """Return the op, typed as the given class; VerifyError for another class."""
         found = self.op
         if not isinstance(found, kind):
             raise VerifyError(f"%{self.name} is of {found.opcode}, expected {kind.opcode or kind.__name__}")
@@ -81,9 +81,10 @@ class Node:
 
 
 class Graph(Immutable, Displayable):
-    """Nodes in schedule order, frozen. `graph.nx` is a `networkx.MultiDiGraph`:
+    """An immutable graph of nodes in schedule order. `graph.nx` is a `networkx.MultiDiGraph`:
 
-    node `name` holds `node` (a `Node`), and an edge's key is the operand's slot, its `value` the value.
+    node `name` has the attribute `node` (a `Node`). The key of an edge is the operand slot, and its attribute
+    `value` the value.
     """
 
     prints = "ir"
@@ -119,7 +120,7 @@ class Graph(Immutable, Displayable):
 
     @cached_property
     def users(self) -> Mapping[str, tuple[tuple[Node, int], ...]]:
-        """By name, the nodes that take what a node gives, in schedule order, each with the operand's slot."""
+        """By name, the users of each node in schedule order, with their operand slots."""
         found: dict[str, list[tuple[Node, int]]] = {name: [] for name in self._nodes}
         for node in self.nodes:
             for slot, value in enumerate(node.operands):
@@ -128,7 +129,7 @@ class Graph(Immutable, Displayable):
 
     @cached_property
     def nx(self) -> FrozenGraph:
-        """The same as networkx has it, made when it is first asked for."""
+        """The graph for networkx, built on first access."""
 
         from .frozen_graph import FrozenGraph  # networkx takes a third of a start
 
@@ -141,18 +142,18 @@ class Graph(Immutable, Displayable):
 
     @cached_property
     def inputs(self) -> tuple[Node, ...]:
-        """The sources that are no weights and no caches: what a `repeat` of this graph is given."""
+        """The sources other than weights and caches: the operands of a `repeat` of this graph."""
         return tuple(n for n in self.sources if n.op.role == "activation")
 
     @cached_property
     def loops(self) -> Mapping[str, Loop]:
-        """What each node runs that runs a graph."""
+        """The loop of each node that runs a graph."""
         return FrozenDict((n.name, loop) for n in self.nodes if (loop := n.op.loop))
 
     def __getitem__(self, name: str) -> Node:
         try:
             return self._nodes[name]
-        except (KeyError, TypeError):  # what cannot be a key
+        except (KeyError, TypeError):  # values that cannot be keys
             shown = plain(name) if isinstance(name, str) else arguments.show_value(name)
             raise VerifyError(f"graph @{self.name} has no op %{shown}") from None
 
@@ -179,7 +180,7 @@ class Graph(Immutable, Displayable):
         return tuple([types.get(v) or self.type(v) for v in node.operands])
 
     def origin(self, value: Value) -> Node:
-        """The node in whose memory a value lies: follows what is written in place to where it began."""
+        """The node that owns the memory of a value; in-place results share the memory of an operand."""
         self.type(value)
         return self._origins.get(value) or self._nodes[value.node]
 

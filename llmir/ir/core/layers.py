@@ -1,4 +1,4 @@
-"""Layer numbers of loops, by which checkpoint names, caches and pictures count."""
+"""Layer numbers of loops, used for checkpoint names, caches and diagrams."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _SHOWN = 4
 
 @dataclass(frozen=True)
 class Layers:
-    """The layers that something runs as: `first`, and on from there through the loops around it.
+    """The layer numbers that an op runs as, from `first` on through the loops around it.
 
-    Each of `loops`, outermost first, is how often it runs and how many layers one iteration has.
+    Each entry of `loops`, outermost first, is the number of iterations and the layers per iteration.
 
     >>> period = Layers(2).inside(0, times=2, size=6)  # twice, five local layers and a global one
     >>> print(period.inside(0, times=5, size=1), "|", period.inside(5, times=1, size=1))
@@ -26,7 +26,7 @@ class Layers:
     loops: tuple[tuple[int, int], ...] = ()
 
     def inside(self, before: int, times: int, size: int) -> Layers:
-        """Where the iterations of a loop begin that has so many layers `before` it in its own body."""
+        """The layer numbers inside a loop that has `before` layers ahead of it in the body."""
         *outer, (last, step) = self.loops or ((1, 0),)
         if times == 1:
             return Layers(self.first + before, self.loops)
@@ -36,7 +36,7 @@ class Layers:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of layers."""
         return prod(times for times, _ in self.loops)
 
     def __iter__(self) -> Iterator[int]:

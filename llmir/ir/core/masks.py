@@ -1,8 +1,8 @@
-"""Attention masks as values: which keys a query sees.
+"""Attention masks as values: the keys that a query sees.
 
-Attention ops, caches and kernels take a mask by its text. `t` new tokens of a sequence follow `c` cached
-ones, and each new token has a query and a key at its position. A mask counts pairs and keys as sizes, and
-says in NumPy which query sees which key.
+Attention ops, caches and kernels receive a mask as text. `t` new tokens of a sequence follow `c` cached ones,
+and each new token has a query and a key at its position. A mask counts pairs and keys as sizes, and computes
+in NumPy which query sees which key.
 
 >>> from llmir.ir.sizes.polynomial import C, T
 >>> mask("window(4096)"), str(mask("window(4096)").kept(C)), str(mask("causal").keys(T, C))
@@ -28,19 +28,20 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 MASKS: dict[str, type[Mask]] = {}
 _LONGEST = 60  # characters of a mask's text
-_MOST = 1 << 48  # as of the dimensions of tensors
+_MOST = 1 << 48  # the same bound as for dimensions of tensors
 
 
 @dataclass(frozen=True)
 class Mask(ABC):
-    """Which keys each query sees; its fields are its sizes, `word(sizes)` its text.
+    """The keys that each query sees. The fields are the sizes of the mask, and `word(sizes)` is its text.
 
-    A kernel is told that each query sees `step` keys more than the one before, and `most` at most.
+    Kernels use `step`, the keys that each query sees in addition to the previous query, and `most`, the
+    maximum.
     """
 
     word: ClassVar[str] = ""
     step: ClassVar[int] = 1
-    bias_flops: ClassVar[int] = 0  # per pair, of what it adds to scores
+    bias_flops: ClassVar[int] = 0  # per pair, for the bias
 
     def __init_subclass__(cls) -> None:
         if cls.word:
@@ -55,7 +56,7 @@ class Mask(ABC):
 
     @property
     def most(self) -> float:
-        """The most keys that a query sees, however many there are."""
+        """The largest number of keys that a query sees."""
         return np.inf
 
     @abstractmethod
@@ -63,15 +64,17 @@ class Mask(ABC):
         """Twice the pairs of a query and a key that it sees (twice, so that half a square stays whole)."""
 
     def kept(self, c: Size) -> Size:
-        """Of `c` cached tokens, the last so many are seen by tokens to come: what a cache has to keep."""
+        """The number of the last cached tokens that future tokens see, which the cache must store, out of
+        `c`.
+        """
         return c
 
     def keys(self, t: Size, c: Size) -> Size:
-        """The keys that some query sees: those kept, and the new ones."""
+        """The number of keys that at least one query sees: cached and new ones."""
         return self.kept(c) + t
 
     def positions(self, keys: int, end: int) -> Array:
-        """Where so many keys lie, of a sequence of `end` tokens: the last of them."""
+        """The positions of the last `keys` tokens of a sequence of `end` tokens."""
         return np.arange(end - keys, end)
 
     @abstractmethod
@@ -79,11 +82,11 @@ class Mask(ABC):
         """Whether the query at a position sees the key at one; positions broadcast together."""
 
     def bias(self, head: Array, heads: int, query: Array, key: Array) -> Array:
-        """What is added to the scores of a head, of so many, and a pair it sees; all broadcast together."""
+        """The bias added to the scores of a head at visible pairs; all arguments broadcast together."""
         return np.zeros(())
 
     def short(self, most: int) -> Mask:
-        """The same of sizes up to `most`, for programs on short axes."""
+        """The mask with sizes up to `most`, for programs on short axes."""
         return replace(self, **{f.name: min(getattr(self, f.name), most) for f in fields(self)})
 
     def __str__(self) -> str:
@@ -125,7 +128,7 @@ class Causal(Mask):
 
 @dataclass(frozen=True)
 class Window(Mask):
-    """A query sees the last `width` keys up to its own; a cache keeps width − 1 (arXiv:2310.06825)."""
+    """A query sees the last `width` keys up to its own; a cache stores width − 1 (arXiv:2310.06825)."""
 
     word = "window"
 
@@ -142,41 +145,41 @@ class Window(Mask):
         return growing * growing + growing + 2 * (n - growing) * self.width
 
     def pairs(self, t: Size, c: Size) -> Size:
-        """Those of all queries up to the last, less those of the cached ones."""
+        """The pairs of all queries minus the pairs of the cached ones."""
         return self._before(c + t) - self._before(c)
 
     def kept(self, c: Size) -> Size:
-        """A new token sees one key less of those before it than the window has."""
+        """A new token sees one key of its own and width − 1 earlier ones."""
         return Min.of(c, self.width - 1)
 
     def sees(self, query: Array, key: Array) -> Array:
-        """No later key, and none further back than the window."""
+        """No later key, and no key before the window."""
         found: Array = (key <= query) & (key > query - self.width)
         return found
 
 
 class Selected(Window):
-    """As many keys as of a window, up to a query's own, but chosen by what is in them: all are kept.
+    """Like `Window`, but an op selects the keys by their content, so the cache stores all keys.
 
-    No positions say which; an op that has it is told.
+    The op that selects keys receives the index; positions alone do not determine it.
     """
 
-    word = ""  # of no mask's text
+    word = ""  # no text of a mask stands for it
 
     def kept(self, c: Size) -> Size:
         """Any may be chosen."""
         return c
 
     def keys(self, t: Size, c: Size) -> Size:
-        """So many for each query, at most, and no more than there are."""
+        """At most `width` for each query, and at most all keys."""
         return Min.of(c + t, t * self.width)
 
 
 @dataclass(frozen=True)
 class Entries(Causal):
-    """Of every `stride` tokens there is one entry, which the queries from its last token on see."""
+    """One entry for each `stride` tokens; the queries from its last token on see it."""
 
-    word = ""  # of no mask's text
+    word = ""  # no text of a mask stands for it
 
     stride: int
 
@@ -186,7 +189,7 @@ class Entries(Causal):
         return whole * (2 * n - self.stride * (whole + 1) + 2)
 
     def pairs(self, t: Size, c: Size) -> Size:
-        """Those of all queries up to the last, less those of the cached ones."""
+        """The pairs of all queries minus the pairs of the cached ones."""
         return self.first(c + t) - self.first(c)
 
     def kept(self, c: Size) -> Size:
@@ -198,13 +201,13 @@ class Entries(Causal):
         return self.kept(c + t)
 
     def positions(self, keys: int, end: int) -> Array:
-        """That of the last token of each."""
+        """The position of the last token of each entry."""
         return (np.arange(keys) + 1) * self.stride - 1
 
 
 @dataclass(frozen=True)
 class ChosenEntries(Entries):
-    """Of those entries, `width` for each query at most, by what is in them: an op that has it is told."""
+    """At most `width` of the entries for each query, selected by content; an op receives the index."""
 
     word = ""
 
@@ -216,20 +219,20 @@ class ChosenEntries(Entries):
         return self.width
 
     def first(self, n: Size) -> Size:
-        """As many as there are up to the query that sees `width`, from there on that many."""
+        """The pairs of the first `n` queries: all entries for early queries, then `width` for each."""
         few = Min.of(n, self.width * self.stride)
         return super().first(few) + 2 * self.width * (n - few)
 
     def keys(self, t: Size, c: Size) -> Size:
-        """So many for each query, and no more than there are."""
+        """At most `width` for each query, and at most all entries."""
         return Min.of(self.kept(c + t), t * self.width)
 
 
 @dataclass(frozen=True)
 class ChosenBlocks(Causal):
-    """Of blocks of `length` keys a query sees its own up to itself, and `width` − 1 chosen before it.
+    """A query sees its own block of `length` keys up to itself, and `width` − 1 selected earlier blocks.
 
-    No positions say which; an op that has it is told.
+    The op that selects blocks receives the index; positions alone do not determine it.
     """
 
     word = ""
@@ -243,7 +246,7 @@ class ChosenBlocks(Causal):
         return self.length * self.width
 
     def pairs(self, t: Size, c: Size) -> Size:
-        """Those of its own block, and those before, up to the query that sees all that are chosen."""
+        """The pairs in the query's own block, plus those in earlier blocks up to the selected number."""
         end, start = c + t, c
         own = Chunk(self.length).pairs(t, c)
         if self.width == 1:
@@ -252,7 +255,7 @@ class ChosenBlocks(Causal):
         return own + self.length * (before.first(end - 1) - before.first(start - 1))
 
     def keys(self, t: Size, c: Size) -> Size:
-        """So many for each query, at most, and no more than there are."""
+        """At most `width` blocks for each query, and at most all keys."""
         return Min.of(c + t, t * self.length * self.width)
 
 
@@ -270,16 +273,16 @@ class Chunk(Mask):
         return (self.length + 1) / 2
 
     def _whole(self, n: Size) -> Size:
-        """How many whole chunks there are before position `n`."""
+        """The number of complete chunks before position `n`."""
         return ceildiv(n + 1, self.length) - 1
 
     def _before(self, n: Size) -> Size:
-        """Twice the pairs of the first `n` queries: those of whole chunks, and of the one begun."""
+        """Twice the pairs of the first `n` queries, in complete chunks and in the current one."""
         whole, rest = self._whole(n), self.kept(n)
         return whole * (self.length * (self.length + 1)) + rest * rest + rest
 
     def pairs(self, t: Size, c: Size) -> Size:
-        """Those of all queries up to the last, less those of the cached ones."""
+        """The pairs of all queries minus the pairs of the cached ones."""
         return self._before(c + t) - self._before(c)
 
     def kept(self, c: Size) -> Size:
@@ -313,10 +316,10 @@ class Prefix(Mask):
 
 @dataclass(frozen=True)
 class Alibi(Causal):
-    """As causal; scores fall by the distance of the two times the head's slope over √`spread`.
+    """A causal mask with a bias: scores fall by the distance times the head's slope over √`spread`.
 
-    Slopes of n heads, a power of two, are 2^(−8/n), 2^(−16/n) …; others take first those of the power of two
-    below, then every second of the one above (arXiv:2108.12409).
+    For n heads, n a power of two, the slopes are 2^(−8/n), 2^(−16/n), …. Other numbers of heads take the
+    slopes of the next lower power of two, then every second slope of the next higher one (arXiv:2108.12409).
     """
 
     word = "alibi"

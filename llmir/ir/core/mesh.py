@@ -18,7 +18,7 @@ MOST_DEVICES = 1 << 20  # five times the largest machine of 2025; a group is a l
 
 @dataclass(frozen=True)
 class Parallelism:
-    """How many ways each kind of parallelism splits a program; `sp` (sequence parallelism) is on or off.
+    """The degree of each kind of parallelism; `sp` (sequence parallelism) is on or off.
 
     Experts are sharded over `ep` of the ranks of dp and tp.
 
@@ -90,7 +90,7 @@ class Mesh:
 
     @cached_property
     def devices(self) -> int:
-        """How many devices there are."""
+        """The number of devices."""
         return prod(size for _, size in self.axes)
 
     def atoms(self, name: str) -> tuple[str, ...]:
@@ -106,7 +106,7 @@ class Mesh:
         return self.size(self.atoms(name))
 
     def size(self, placement: Iterable[str]) -> int:
-        """Over how many devices the mesh axes of `placement` spread something."""
+        """The number of devices over which the mesh axes of `placement` split a value."""
         try:
             return prod(map(self._sizes.__getitem__, placement))
         except KeyError as missing:
@@ -117,7 +117,8 @@ class Mesh:
         return dict(self.axes)
 
     def group(self, placement: Iterable[str]) -> tuple[int, ...]:
-        """The devices that the axes of `placement` join, of which one is device 0; all others lie alike.
+        """The device ids that the axes of `placement` connect, including device 0; other groups are
+        analogous.
 
         >>> Mesh((("dp", 2), ("tp", 4))).group(("dp",))
         (0, 4)

@@ -62,10 +62,10 @@ KINDS = ("gemm", "attention", "moe", "scan", "norm", "elementwise", "gather", "c
 
 
 class Loop(NamedTuple):
-    """What an op runs: graph `body`, `times` times over; its first `carried` operands go round.
+    """The loop of an op: graph `body`, run `times` times; its first `carried` operands are loop-carried.
 
-    `first` is the number of its first layer, if that is stated (`Program.iterations`). What the last run
-    gives beyond what goes round is handed out, in the types `gives`.
+    `first` is the number of the first layer, if it is set (`Program.iterations`). The last iteration returns
+    its additional results, of types `gives`.
     """
 
     body: str
@@ -77,12 +77,12 @@ class Loop(NamedTuple):
 
 @dataclass(frozen=True)
 class Work:
-    """What one execution of an op costs any device: the input of every cost model.
+    """The work of one execution of an op on any device: the input of every cost model.
 
-    `matrix` and `vector` are FLOPs on the two kinds of unit, `reads` bytes per operand, `writes`
-    bytes per result, `dtype` what the arithmetic is done in. `payload` bytes go between the devices of a
-    `group` (the first of its kind: all others lie alike), of which `wire` leave the rank in a ring; `pattern`
-    is the opcode of the collective that they go as.
+    `matrix` and `vector` are FLOPs on the two kinds of unit. `reads` are bytes per operand and `writes` bytes
+    per result. `dtype` is the dtype of the arithmetic. `payload` bytes are exchanged between the devices of a
+    `group` (one representative group), and `wire` bytes leave each rank in a ring. `pattern` is the opcode of
+    the collective that sends them.
     """
 
     dtype: DType
@@ -98,15 +98,15 @@ class Work:
 
     @property
     def ranks(self) -> int:
-        """How many devices the group has."""
+        """The number of devices in the group."""
         return len(self.group)
 
 
 @dataclass(frozen=True)
 class ExecutionPlace:
-    """Where one execution stands: after `cached` tokens, with `new` ones, and where its local axes begin.
+    """The context of one execution: `cached` and `new` tokens, and the first indices of local axes.
 
-    A partial sum is shared by several ranks, of which one `leads`: it adds what must be added once.
+    Several ranks share a partial sum. Exactly one of them `leads` and adds terms that count once.
     """
 
     cached: int = 0
@@ -115,15 +115,15 @@ class ExecutionPlace:
     leads: bool = True
 
     def origin(self, axis: str) -> int:
-        """The global index of the first element of `axis` that this rank holds."""
+        """The global index of the first element of `axis` on this rank."""
         return self.origins.get(axis, 0)
 
 
 @dataclass(frozen=True)
 class RankGroup:
-    """What a group of ranks knows of a step: `positions` of a sequence, and the rows that each gave before.
+    """State of a group of ranks during a step: `positions` of a sequence, and the rows that each rank sent.
 
-    `sent` has those by the mesh axes of an exchange and how many rows there were in all.
+    `sent` maps the mesh axes and total rows of an exchange to the rows of each rank.
     """
 
     positions: int
@@ -132,58 +132,58 @@ class RankGroup:
 
 @dataclass(frozen=True)
 class Op:
-    """An operation. Its fields are its attributes; its rules follow from `rule`, an equation.
+    """An operation. Its fields are its attributes; its rules follow from the equation `rule`.
 
-    In `rule`, `*` stands for as many leading axes as the first operand has left. `block` is the part
-    of the model that the op belongs to (embedding, attention, attention_core, mlp, routed_experts,
-    router, shared_experts, norm, lm_head).
+    In `rule`, `*` stands for the remaining leading axes of the first operand. `block` is the part of the
+    model that the op is in: embedding, attention, attention_core, mlp, routed_experts, router,
+    shared_experts, norm or lm_head.
 
-    What an op is, it states as traits, and no other code knows its class.
+    An op describes itself by traits, so that other code does not test its class.
     """
 
     opcode: ClassVar[str] = ""
     kind: ClassVar[str] = ""
     rule: ClassVar[str] = ""
-    takes: ClassVar[tuple[str, ...]] = ("x",)  # what its operands are called; `*weights` are any number
+    takes: ClassVar[tuple[str, ...]] = ("x",)  # names of the operands; `*weights` stands for any number
     vector_flops: ClassVar[int] = 0  # per element of the first result
-    # result -> the operand whose memory it is written to (if nothing else needs that operand later)
+    # result -> the operand that it overwrites (if nothing else needs the operand later)
     aliases: ClassVar[Mapping[int, int]] = MappingProxyType({})
-    # operands in which the op is linear, so that a partial sum may pass through
+    # operands in which the op is linear, so that partial sums may pass through
     linear: ClassVar[frozenset[int]] = frozenset()
     # … only in all of these at once, as in the terms of a sum: all are partial sums over the same ranks
     additive: ClassVar[bool] = False
-    # axis -> the axis that it lies with, though it is another one: rows with their experts
+    # axis -> the other axis that shares its placement, such as rows with their experts
     aligned: ClassVar[Mapping[str, str]] = MappingProxyType({})
     # no op computes its value: it is there before the step
     source: ClassVar[bool] = False
-    # what is held in the memory of its results: weight, cache or activation
+    # content of the memory of its results: weight, cache or activation
     role: ClassVar[str] = "activation"
-    # it is there for how values are placed on ranks, and goes when they are laid out anew
+    # part of the placement on ranks; removed when values are placed anew
     relays: ClassVar[bool] = False
     # ranks that it joins send each other something, and of the payload, in a ring of n ranks, what share
     exchanges: ClassVar[bool] = False
     share: ClassVar[str] = ""
     # its result is its operand in an element type that it states
     converts: ClassVar[bool] = False
-    # … with every value kept, so that patterns of rewrites look through it
+    # a cast without loss, which patterns of rewrites ignore
     transparent: ClassVar[bool] = False
-    # result -> the operand whose rows it has, each copied as it is
+    # result -> the operand whose rows it copies unchanged
     copies: ClassVar[Mapping[int, int]] = MappingProxyType({})
     # it adds up the rows of a token, which were copied
     combines: ClassVar[bool] = False
-    # its results are the best next tokens, with what they add to the scores of beams
+    # the results are the best next tokens, with their scores
     proposes: ClassVar[bool] = False
-    # its result is nothing but zeros
+    # the result consists of zeros
     zero: ClassVar[bool] = False
-    # operands that it reads in narrow types, and widens itself
+    # operands that it reads in low precision and dequantizes itself
     widens: ClassVar[frozenset[int]] = frozenset()
-    # operand -> another one, whose element type it must have
+    # operand -> the other operand that must have the same dtype
     alike: ClassVar[Mapping[int, int]] = MappingProxyType({})
 
-    # no frontend writes it: a pass put it in place of other ops, as a kernel of an engine
+    # created by passes only, as an engine's kernel for other ops
     lowered: ClassVar[bool] = False
 
-    # its work is that of the types of one rank; it may hold more memory than these while it runs
+    # its work follows from the types of one rank; temporary memory may exceed these
     lone: ClassVar[bool] = True
     roomy: ClassVar[bool] = False
 
@@ -200,7 +200,7 @@ class Op:
                 OPS.add(cls.opcode, cls, cls)
 
     def __hash__(self) -> int:
-        """That of its class and attributes, found once: types, work and prices are kept by op."""
+        """Hash of the class and attributes, computed once, because types, work and times are cached by op."""
         if "_hash" not in vars(self):
             vars(self)["_hash"] = hash((type(self), *(getattr(self, f.name) for f in fields(self))))
         return int(vars(self)["_hash"])
@@ -211,7 +211,7 @@ class Op:
 
     @classmethod
     def stated(cls, given: Mapping[str, object], results: tuple[Tensor, ...]) -> dict[str, object]:
-        """The attributes that are types, which IR states as those of its results; `given` are the others."""
+        """The attributes that repeat types of results, which the text form omits; `given` are the others."""
         return {}
 
     @property
@@ -221,17 +221,17 @@ class Op:
 
     @property
     def cached(self) -> bool:
-        """Whether it is what earlier steps left, and new tokens with it if that comes from another layer."""
+        """Whether the op supplies values of earlier steps, including another layer's, with the new tokens."""
         return self.role == "cache" or "cached" in self.axes
 
     @property
     def param(self) -> str:
-        """The name of a weight in a checkpoint, with `{layer}` where its layer's number stands."""
+        """The name of a weight in a checkpoint, with `{layer}` for the layer number."""
         return ""
 
     @property
     def parameters(self) -> Size:
-        """How many parameters of the model it holds."""
+        """The number of model parameters in this weight."""
         return 0
 
     @property
@@ -241,17 +241,17 @@ class Op:
 
     @property
     def moves(self) -> bool:
-        """Whether values only travel through it, between ranks or in and out of a narrow type."""
+        """Whether the op only moves or converts values, between ranks or between precisions."""
         return self.kind == "collective"
 
     @property
     def runs(self) -> bool:
-        """Whether it runs itself, as a kernel: no source, and no loop, whose body does."""
+        """Whether the op runs as a kernel; sources do not, and loops run only their body."""
         return not self.source and self.loop is None
 
     @property
     def joins(self) -> tuple[str, ...]:
-        """The mesh axes whose ranks run it together."""
+        """The mesh axes that connect the ranks of one execution."""
         return ()
 
     @property
@@ -266,7 +266,7 @@ class Op:
 
     @property
     def routing(self) -> str:
-        """The law by which tokens choose experts (`routing`); "" for what has no routed rows."""
+        """The law by which tokens choose experts (`routing`); "" for an op without routed rows."""
         return ""
 
     def routed_by(self, law: str) -> Op:
@@ -275,11 +275,11 @@ class Op:
 
     @property
     def expert_choices(self) -> int:
-        """How many experts of the model tokens choose among; 0 of what has no routed rows."""
+        """The number of experts of the model that tokens choose from; 0 for an op without routed rows."""
         return 0
 
     def scale_roles(self, slot: int) -> str:
-        """The part of each dimension of an operand for scales (`DType.roles`); "" if it is no matrix."""
+        """The role of each dimension of an operand for scales (`DType.roles`); "" if it is not a matrix."""
         return ""
 
     @property
@@ -292,7 +292,7 @@ class Op:
         return shape
 
     def remark(self, operands: Sequence[Tensor]) -> str:
-        """What a picture says of it that its types don't."""
+        """A remark for diagrams that the types do not show."""
         return ""
 
     def numbered(self, layer: int) -> Op:
@@ -300,19 +300,19 @@ class Op:
         return self
 
     def typed(self, type: Tensor) -> Op:
-        """A source of that type; itself if it is no source, whose types follow from its operands."""
+        """A source with this type; other ops are unchanged, because their types follow from the operands."""
         return self
 
     def widened(self, axis: str, by: int) -> Op:
-        """A weight with so many spare places more along an axis; itself if it has no such axis."""
+        """A weight with `by` more spare places along an axis; unchanged if it lacks the axis."""
         return self
 
     def looping(self, loop: Loop) -> Op:
-        """The op that runs a graph as `loop` says; itself if it runs none."""
+        """The op with another loop; unchanged if it runs no graph."""
         return self
 
     def giving(self, to: DType, x: DType) -> Op:
-        """The op with results of that type, if it states one; its first operand is of type `x`."""
+        """The op with results of dtype `to`, if it declares one; `x` is the dtype of its first operand."""
         return self
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
@@ -320,7 +320,7 @@ class Op:
         return spell_equation(self.rule, len(operands[0].shape) if operands else 0)
 
     def owed(self, operands: Sequence[Tensor]) -> list[Placement]:
-        """Over which mesh axes each operand may be a partial sum still, of those that it is one over."""
+        """The mesh axes over which each operand may remain a partial sum."""
         if self.additive:
             shared = (a for a in operands[0].partial if all(a in t.partial for t in operands))
             return [tuple(shared)] * len(operands)
@@ -331,7 +331,7 @@ class Op:
         return {}
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
-        """The element type of each result: by default that of the first operand."""
+        """The dtype of each result. The default is the dtype of the first operand."""
         return (operands[0].dtype,) * len(self.equation(operands).results)
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -349,11 +349,11 @@ class Op:
         return tuple(map(result, rule.results, self.dtypes(operands)))
 
     def arithmetic(self, operands: Sequence[Tensor]) -> DType:
-        """The element type that it computes in: by default that of the first operand."""
+        """The dtype of the arithmetic. The default is the dtype of the first operand."""
         return operands[0].dtype.plain
 
     def gemms(self, operands: Sequence[Tensor]) -> tuple[Gemm, ...]:
-        """The matrix products inside; none unless the op says so."""
+        """The matrix products of the op. The default is none."""
         return ()
 
     def matrix(self, operands: Sequence[Tensor]) -> Size:
@@ -373,7 +373,7 @@ class Op:
         return tuple(t.bytes for t in results)
 
     def workspace(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """Bytes that it holds while it runs, beside operands and results; the types are one rank's."""
+        """Bytes of temporary memory besides operands and results; the types are those of one rank."""
         return 0
 
     def work(self, operands: Sequence[Tensor], results: Sequence[Tensor], mesh: Mesh) -> Work:
@@ -391,23 +391,23 @@ class Op:
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """What the op computes, in numpy: by default the equation as an einsum.
+        """Compute the results in NumPy. The default evaluates the equation as an einsum.
 
-        Arrays are global or local like the types; `at` says where local ones begin.
+        Arrays are global or local, like the types; `at` contains the first indices of local ones.
         """
         ranks = [Tensor((1,) * a.ndim, results[0].dtype) for a in operands]
         return (np.einsum(self.equation(ranks).einsum(), *operands, optimize=True),)
 
     def meet(self, members: Sequence[Array], place: int, at: RankGroup) -> Array:
-        """What the rank at `place` of the group that `joins` makes has, of what all of them had.
+        """The result of the rank at `place`, from the values of all members of the group in `joins`.
 
-        `VerifyError` for an op that joins none.
+        VerifyError for an op that connects no ranks.
         """
         raise VerifyError(f"{self.opcode} joins no ranks")
 
 
 def type_name(attribute: Field[Any]) -> str:
-    """`int`, `str`, `tuple` …: what an attribute is stated to be, however its module spells annotations."""
+    """The declared type of an attribute, such as `int`, `str` or `tuple`, independent of its spelling."""
     stated = attribute.type
     name = stated if isinstance(stated, str) else getattr(stated, "__name__", str(stated))
     return name.partition("[")[0]
@@ -415,7 +415,7 @@ def type_name(attribute: Field[Any]) -> str:
 
 @lru_cache(maxsize=4096)
 def spell_equation(rule: str, rank: int) -> Equation:
-    """The equation, with as many axes for `*` as a first operand of `rank` dimensions has left."""
+    """The equation with `*` replaced by the remaining axes of a first operand with `rank` dimensions."""
     if "*" not in rule:
         return equation(rule)
     stated = len(rule.split(",", maxsplit=1)[0].split("->", maxsplit=1)[0].split()) - 1
@@ -430,7 +430,7 @@ def _listed(operands: Sequence[Tensor]) -> str:
 def infer(op: Op, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """The result types of `op`; `VerifyError` if the operands do not fit."""
     takes = op.takes
-    if takes == Op.takes:  # of a class that names none: its rule counts them, else its equation will
+    if takes == Op.takes:  # a class without names: its rule counts the operands, or else its equation
         takes = tuple(op.rule.partition("->")[0].split(",")) if op.rule else ("*operands",)
     least = sum(not name.startswith("*") for name in takes)
     if len(operands) < least or (len(operands) > least == len(takes)):

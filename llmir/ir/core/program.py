@@ -25,14 +25,14 @@ from .tensor import Tensor
 
 PHASES = ("encode", "prefill", "decode", "draft")
 """Steps of images, of prompts, of one new token of each sequence, of the layer that predicts further ones."""
-APART = ("encode", "draft")  # with weights of their own
+APART = ("encode", "draft")  # phases with separate weights
 LEFT_OUT = "without"  # the fact that names fields of a multimodal config, such as vision_config
 
 
 class Instance(NamedTuple):
-    """A node where it runs: `path` is unique in the program, `stage` is the pipeline stage.
+    """A node at one place of execution: `path` is unique in the program, `stage` is the pipeline stage.
 
-    In a body it runs as `layers`, of which each run of the body is one, or begins at one.
+    A node in a loop body represents all iterations: `layers` are their layer numbers.
     """
 
     path: str
@@ -49,16 +49,16 @@ class Instance(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Program(Record, Displayable):
-    """Named graphs, and the graphs that a step enters at: one per pipeline stage, each on a mesh of its own.
+    """Named graphs, with the entry graph of each pipeline stage, which has its own mesh.
 
-    An entry is given, first, what the one before returns. A step sends its batch through the entries in
-    `micro_batches` equal parts, of which `B` counts the sequences. `facts` are what a report repeats of the
-    model (architecture, layers, positions), `notes` what the user should know (an assumption, an ignored
-    field).
+    Each entry receives the results of the previous entry first. A step sends its batch through the entries in
+    `micro_batches` equal parts; `B` counts the sequences of one part. `facts` are properties of the model for
+    reports (architecture, layers, positions). `notes` are messages for the user, such as an assumption or an
+    ignored field.
 
-    `phases` are what runs in place of the graphs in a phase, by the name in `PHASES`: programs of their own
-    over the same weights and caches; but encode has weights of its own, and gives what prefill takes, and
-    draft has some and a cache, which count neither as the program's parameters nor as its caches.
+    `phases` are programs that replace the graphs in one phase, by a name in `PHASES`. They share weights and
+    caches with the program, with two exceptions: encode has separate weights and computes inputs of prefill.
+    Draft has separate weights and a cache, which do not count as parameters or caches of the program.
     """
 
     prints = "ir"
@@ -100,9 +100,9 @@ class Program(Record, Displayable):
                 arguments.refuse(f"program: phases: {name}", phase, "a Program without phases", VerifyError)
 
     def phase(self, name: str) -> Program:
-        """The program as it runs in a phase; what runs in others are then its `phases`.
+        """The program of a phase; the other phases become its `phases`.
 
-        That is itself where nothing else runs in that phase.
+        Returns the program itself if the phase has no replacement.
         """
         arguments.choice("phase", name, PHASES, error=VerifyError)
         if name not in self.phases:
@@ -113,18 +113,18 @@ class Program(Record, Displayable):
 
     @property
     def splits(self) -> bool:
-        """Whether prefill and decode are of two programs."""
+        """Whether prefill and decode have different programs."""
         return not {"prefill", "decode"}.isdisjoint(self.phases)
 
     @property
     def parts(self) -> tuple[Program, ...]:
-        """The program, and the one of its phases that has weights of its own: what encodes images."""
+        """The program, and its encoder of images if it has one."""
         return self, *(phase for name, phase in self.phases.items() if name == "encode")
 
     def __getitem__(self, name: str) -> Graph:
         try:
             return self.graphs[name]
-        except (KeyError, TypeError):  # what cannot be a key
+        except (KeyError, TypeError):  # values that cannot be keys
             known = ", ".join(f"@{g}" for g in self.graphs)
             shown = name if isinstance(name, str) else arguments.show_value(name)
             raise VerifyError(f"program {self.name!r} has no graph @{shown}; it has {known}") from None
@@ -148,10 +148,10 @@ class Program(Record, Displayable):
             yield from walk(entry, self.prefix(entry), Layers(), stage)
 
     def iterations(self, graph: Graph, start: Layers) -> dict[str, Layers]:
-        """By the name of each `repeat` of `graph`, which begins at `start`, where its iterations begin.
+        """The layer numbers of each `repeat` in `graph`, by name; the graph itself begins at `start`.
 
-        A `repeat` begins after the layers before it in its graph, unless it states its `first`; an iteration
-        has as many layers as its body (`depth`).
+        A `repeat` follows the layers before it in its graph, unless it sets `first`. An iteration has as many
+        layers as its body (`depth`).
         """
         found: dict[str, Layers] = {}
         before = 0
@@ -163,7 +163,7 @@ class Program(Record, Displayable):
         return found
 
     def runs(self, graph: Graph, times: Mapping[str, int] | None = None) -> dict[Graph, int]:
-        """How often each graph runs when `graph` does once; `times` replaces the counts of its own loops."""
+        """Executions of each graph per execution of `graph`; `times` overrides the counts of its loops."""
         found = {graph: 1}
         for name, loop in graph.loops.items():
             often = (times or {}).get(name, loop.times)
@@ -172,7 +172,7 @@ class Program(Record, Displayable):
         return found
 
     def depth(self, name: str) -> int:
-        """How many layers one run of a graph has: the sum over its `repeat` loops, or 1 without loops."""
+        """The number of layers in one run of a graph: the layers of its loops, or 1 without loops."""
         loops = self[name].loops.values()
         depths: dict[str, int] = vars(self).setdefault("_depths", {})
         if name not in depths:
@@ -180,12 +180,12 @@ class Program(Record, Displayable):
         return depths[name]
 
     def prefix(self, entry: str) -> str:
-        """What paths of ops begin with in an entry: nothing where there is only one."""
+        """The prefix of op paths in an entry; empty if there is only one entry."""
         return f"{entry}." if len(self.entries) > 1 else ""
 
     @cached_property
     def parallelism(self) -> Parallelism:
-        """How many ways each kind of parallelism splits it."""
+        """The degree of each kind of parallelism."""
         tp, dp = (self.mesh.degree(name) for name in ("tp", "dp"))
         return Parallelism(tp=tp, pp=len(self.entries), ep=self.mesh.ep, dp=dp, sp=self.mesh.sp)
 
@@ -196,42 +196,42 @@ class Program(Record, Displayable):
 
     @cached_property
     def is_lowered(self) -> bool:
-        """Whether a pass has put an op of an engine in place of others, in some phase."""
+        """Whether a pass has replaced ops by an engine's kernels, in any phase."""
         parts = (self, *self.phases.values())
         return any(n.op.lowered for part in parts for graph in part.graphs.values() for n in graph.nodes)
 
     @cached_property
     def patches(self) -> int:
-        """Of how many patches of an image a step reads pixels, for each of `B` images; 0 if of none."""
+        """Image patches that a step encodes per image, for `B` images; 0 for models without image inputs."""
         return self._given("patch")
 
     @cached_property
     def image_tokens(self) -> int:
-        """How many tokens of each prompt are those of images; 0 where there are none."""
+        """Image tokens per prompt; 0 if there are none."""
         return self._given("image")
 
     def _given(self, axis: str) -> int:
-        """The size of a logical axis of what a step is given; 0 where nothing has it."""
+        """The size of a logical axis among the inputs of a step; 0 if no input has the axis."""
         given = (n for n in self[self.entries[0]].inputs if axis in n.op.axes)
         return next((Binding()(n.results[0].shape[n.op.axes.index(axis)]) for n in given), 0)
 
     @property
     def devices(self) -> int:
-        """How many devices a step runs on: those of the mesh, for each stage."""
+        """The number of devices of a step: the devices of the mesh times the stages."""
         return self.mesh.devices * len(self.entries)
 
     @property
     def left_out(self) -> str:
-        """The parts of a multimodal model that the program leaves out: `vision tower, audio tower`; or ""."""
+        """The omitted parts of a multimodal model, such as `vision tower, audio tower`; "" if none."""
         return str(self.facts.get(LEFT_OUT, "")).replace("_config", " tower")
 
     @property
     def title(self) -> str:
-        """The name, and what of the model is left out: `my-vlm without vision tower`."""
+        """The name with the omitted parts, such as `my-vlm without vision tower`."""
         return f"{self.name} without {self.left_out}" if self.left_out else self.name
 
     def held(self) -> Iterator[Instance]:
-        """Each weight that a stage holds: under a name without `{layer}` one, of the first layer with it."""
+        """Each stored weight of each stage. A weight without `{layer}` in its name is stored once."""
         seen: set[tuple[str, int, Tensor]] = set()
         for at in self.instances():
             name, key = at.node.op.param, (at.node.op.param, at.stage, at.node.results[0])
@@ -244,8 +244,8 @@ class Program(Record, Displayable):
                 yield at._replace(layers=Layers(at.layers.first))
 
     def weights(self) -> Iterator[Instance]:
-        """Each weight; one that is tied once, in the first of the stages that hold it."""
-        first: dict[str, int] = {}  # by name in the checkpoint, the stage
+        """Each weight; a tied weight appears once, in its first stage."""
+        first: dict[str, int] = {}  # name in the checkpoint -> stage
         for at in (at for part in self.parts for at in part.held()):
             name = at.node.op.param
             if is_layered(name) or not name or first.setdefault(name, at.stage) == at.stage:
@@ -253,8 +253,8 @@ class Program(Record, Displayable):
 
     @cached_property
     def parameters_by_kind(self) -> FrozenDict[str, int]:
-        """Parameters of each block, of what encodes images after its name; tied weights count once, buffers
-        do not.
+        """Parameters by block, with a prefix for the image encoder. Tied weights count once, buffers do not
+        count.
         """
         total: Counter[str] = Counter()
         own = {*self.graphs.values()}
@@ -271,7 +271,7 @@ class Program(Record, Displayable):
 
     @cached_property
     def active_parameters(self) -> int:
-        """Parameters that one token meets, embeddings included: of the routed experts only top-k."""
+        """Parameters that process one token, embeddings included; of the routed experts only the top-k."""
         idle = Fraction(0)
         for at in self.instances():
             if (share := at.node.op.active) < 1:
@@ -284,32 +284,34 @@ class Program(Record, Displayable):
 
     @cached_property
     def _caches(self) -> tuple[tuple[Size, int], ...]:
-        """Bytes of each cache, and in how many layers."""
+        """The bytes of each cache, and its number of layers."""
         caches = (i for i in self.instances() if i.node.op.role == "cache")
         return tuple((i.node.results[0].bytes, i.repeat) for i in caches)
 
     def cache_bytes(self, tokens: int) -> int:
-        """What the caches of one sequence take after so many tokens."""
+        """Bytes of the caches of one sequence with `tokens` tokens."""
         at = Binding(B=1, T=0, C=tokens)
         return sum(at(size) * times for size, times in self._caches)
 
     @property
     def kv_cache_bytes_per_token(self) -> int:
-        """By how much the caches of one sequence grow with the first token.
+        """Cache bytes of the first token of a sequence.
 
-        As much with each later one, but where a window is full or tokens are compressed: then by less.
+        Later tokens add as much, or less once a window is full or tokens are compressed.
         """
         return self.cache_bytes(1) - self.cache_bytes(0)
 
     @property
     def kv_cache_bytes_per_later_token(self) -> float:
-        """By how much they grow once all windows are full: the mean over the second million tokens."""
+        """Cache bytes per token once all windows are full: the mean over the second million tokens."""
         million = 1 << 20  # a multiple of all chunks and compressions
         return (self.cache_bytes(2 * million) - self.cache_bytes(million)) / million
 
     @property
     def state_bytes_per_sequence(self) -> int:
-        """What is kept for each sequence however long it is: states of scans, windows of convolutions."""
+        """Cache bytes per sequence that are independent of its length: states of scans, windows of
+        convolutions.
+        """
         return self.cache_bytes(0)
 
     def replace(self, **changes: Any) -> Program:

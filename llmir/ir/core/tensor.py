@@ -18,16 +18,17 @@ from llmir.ir.sizes.ragged import most
 from .dtype import DType, dtype
 from .mesh import Mesh
 
-# Beyond these a size is a typo. Products of so many such sizes still are numbers of float64.
+# Larger sizes are typos. A product of this many sizes of this magnitude is still a finite float64.
 LARGEST, MOST_DIMENSIONS = 1 << 48, 16
 
 Placement = tuple[str, ...]  # the mesh axes that one dimension is split over, major first
 
 
 class Tensor(Immutable):
-    """A shape of global sizes. `placements[i]` splits dimension i; `partial` axes hold summands.
+    """A type: global shape, dtype and placement. `placements[i]` splits dimension i; `partial` axes hold
+    summands.
 
-    `tokens` splits the first two dimensions together, sequences × positions, as one axis of tokens.
+    `tokens` splits the first two dimensions (sequences × positions) together, as one axis of tokens.
 
     >>> print(Tensor((4, 28672), dtype("bf16"), ((), ("tp",))))
     bf16[4, 28672@tp]
@@ -72,12 +73,12 @@ class Tensor(Immutable):
 
     @cached_property
     def elements(self) -> Size:
-        """How many elements there are."""
+        """The number of elements."""
         return product(self.shape)
 
     @cached_property
     def bytes(self) -> Size:
-        """How many bytes they take, scales included."""
+        """The size in bytes, including scales."""
         return self.dtype.bytes_of(*self.shape)
 
     def to(self, dtype: DType) -> Tensor:
@@ -85,20 +86,21 @@ class Tensor(Immutable):
         return Tensor(self.shape, dtype, self.placements, self.partial, self.tokens)
 
     def resized(self, dim: int, size: Size) -> Tensor:
-        """The same but for the size of one dimension."""
+        """The type with another size of one dimension."""
         shape = (*self.shape[:dim], size, *self.shape[dim + 1 :])
         return Tensor(shape, self.dtype, self.placements, self.partial, self.tokens)
 
     def local(self, mesh: Mesh) -> Tensor:
-        """What the fullest rank holds: each split dimension divided, rounded up (or as many routed rows).
+        """The type on the fullest rank: each split dimension is divided and rounded up (or has its routed
+        rows).
 
-        Tokens split together are counted along the first dimension; the second is then 1.
+        Tokens that are split together are counted along the first dimension; the second is then 1.
         """
         return _local(self, mesh) if self.spread else self
 
     @cached_property
     def spread(self) -> Placement:
-        """Every mesh axis that splits it, or over which it is a sum."""
+        """Every mesh axis that splits the value, or over which it is a partial sum."""
         return (*(axis for p in self.placements for axis in p), *self.tokens, *self.partial)
 
     def laid(
@@ -133,7 +135,7 @@ def _checked(size: object) -> Size:
     if isinstance(size, Dim) and any(c > 0 for _, c in size.terms):
         return size
     if not isinstance(size, (bool, Dim)):
-        with suppress(TypeError):  # of what is no integer
+        with suppress(TypeError):  # not an integer
             if 0 < (whole := operator.index(size)) <= LARGEST:  # type: ignore[arg-type]
                 return whole
     refuse("a dimension", size, "an integer from 1 to 2**48, or a size in symbols", VerifyError)
@@ -147,7 +149,7 @@ _DEEPEST = 32
 
 
 def split_commas(text: str) -> list[str]:
-    """`text` split at the commas that stand outside brackets and strings; no parts for blank text.
+    """Split a text at commas outside brackets and strings; a blank text has no parts.
 
     >>> split_commas('a, (b, c), "d, e"')
     ['a', ' (b, c)', ' "d, e"']

@@ -1,10 +1,9 @@
 """The ops: one class for each, in `OPS` by opcode.
 
-A file holds the ops of one topic. Start with `linear.py` (`Linear`) and `elementwise.py` (`Add`, `Silu`); an
-op that overrides most rules is `attention.py` (`FlashAttention`), and `collective.py` (`Collective`) is the
-base of ops that move values between ranks. A new op registers itself where its class is defined; then
-`python scripts/opmethods.py` writes its builder method.
-Imports `llmir.base`, `llmir.ir.sizes` and `llmir.ir.core`.
+Each file covers one topic. Start with `linear.py` (`Linear`) and `elementwise.py` (`Add`, `Silu`). An op that
+overrides most rules is `attention.py` (`FlashAttention`). `collective.py` (`Collective`) is the base of ops
+that move values between ranks. A new op registers itself where its class is defined; then `python
+scripts/opmethods.py` writes its builder method. Imports `llmir.base`, `llmir.ir.sizes` and `llmir.ir.core`.
 """
 
 from dataclasses import MISSING, fields
@@ -23,7 +22,7 @@ __all__ = ["OPS", "Cache", "Source", "Weight", "describe", "make"]
 
 
 def describe(kind: type[Op]) -> dict[str, Any]:
-    """What there is to know of an op, as `llmir ops` lists it.
+    """The description of an op that `llmir ops` lists.
 
     >>> from llmir.ir.core.op import OPS
     >>> described = describe(OPS["add_rms_norm"])
@@ -49,7 +48,7 @@ def describe(kind: type[Op]) -> dict[str, Any]:
 
 
 def _flops(kind: type[Op]) -> str:
-    """How it counts: 2·m·n·k of its matrix products, and what its class says of the rest."""
+    """The FLOP formula of an op: 2·m·n·k for its matrix products, and the rest from its class."""
     found = [] if kind.gemms is Op.gemms else ["2·m·n·k"]
     if kind.matrix is not Op.matrix:
         found = [_said(kind.matrix)]
@@ -65,10 +64,10 @@ def _said(rule: Any) -> str:
 
 
 def make(opcode: str, **attributes: Any) -> Op:
-    """The op called `opcode`; `VerifyError` for attributes whose names or types are not its own."""
+    """Create the op with an opcode; VerifyError for wrong names or types of attributes."""
     if opcode not in OPS:
         raise VerifyError(f"op {opcode!r} does not exist; there are {', '.join(sorted(OPS))}")
-    kind: Any = OPS[opcode]  # a class is hashable, whatever its instances are
+    kind: Any = OPS[opcode]  # a class is always hashable
     return (_known if all(map(_plain, attributes.values())) else _make)(kind, **attributes)
 
 

@@ -65,8 +65,9 @@ class AttentionScores(Op):
 
 @dataclass(frozen=True)
 class AttentionMask(Op):
-    """Scores with −∞ where a query does not see a key, and the bias of the mask; 1 FLOP an element, as eager
-    code adds it, and what the bias takes.
+    """Scores with −∞ where a query does not see a key, plus the bias of the mask.
+
+    1 FLOP per element, as eager code adds the mask, plus the FLOPs of the bias.
     """
 
     opcode = "attention_mask"
@@ -76,18 +77,16 @@ class AttentionMask(Op):
     mask: str
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Those of the scores; `VerifyError` for no mask."""
         mask(self.mask)
         return super().types(operands)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """1 an element, and what the mask's bias takes (ALiBi 2)."""
+        """1 per element, plus the bias of the mask (2 for ALiBi)."""
         return results[0].elements * (1 + mask(self.mask).bias_flops)
 
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """−∞ where the mask says so."""
         axes = [d.axes[0] for d in self.equation(results).results[0]]
         heads = dict(zip(axes[1:-2], map(Binding(), results[0].shape[1:-2]), strict=True))
         return (mask_scores(operands[0], mask(self.mask), heads, at),)
@@ -135,16 +134,14 @@ class FlashAttention(Op):
 
     @property
     def pattern(self) -> Mask:
-        """The mask whose pairs and keys count."""
+        """The mask that counts pairs and keys."""
         return mask(self.mask)
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """As the equation says; `VerifyError` for no mask."""
         mask(self.mask)
         return super().types(operands)
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
-        """`to`, or that of q."""
         return (named(self.to) if self.to else operands[0].dtype,)
 
     def remark(self, operands: Sequence[Tensor]) -> str:
@@ -175,7 +172,7 @@ class FlashAttention(Op):
         return n["b"] * n["g"] * n["r"] * (each * ceildiv(self._pairs(n), 2) + sinks)
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
-        """Of keys and values, those that some query sees."""
+        """Only the keys and values that at least one query sees."""
         n = self.equation(operands).sizes(operands)
         seen = self.pattern.keys(n["t"], n["c"] - n["t"])
         q, k, v, *sinks = operands
@@ -184,7 +181,7 @@ class FlashAttention(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """As eager code does it."""
+        """The unfused computation, as in eager code."""
         q, k, v, *sinks = operands
         scores = np.einsum("btgrd,bcgd->bgrtc", q, k, optimize=True) * self.scale
         scores = soft_cap(scores, self.cap) if self.cap else scores

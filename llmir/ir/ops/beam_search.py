@@ -33,7 +33,6 @@ class LogSoftmaxTopK(Op):
     k: int
 
     def new_axes(self, operands: Sequence[Tensor]) -> dict[str, Size]:
-        """`k` of as many or more."""
         candidates = operands[0].shape[-1]
         if self.k < 1 or (isinstance(candidates, int) and self.k > candidates):
             raise VerifyError(f"{self.opcode}: cannot choose {self.k} of {candidates}")
@@ -60,10 +59,10 @@ class LogSoftmaxTopK(Op):
 
 @dataclass(frozen=True)
 class Reorder(Op):
-    """A cache whose sequences are copied to where beams go on from them, as `index_select` does.
+    """A cache with its sequences copied to the beams that continue them, as `index_select` does.
 
-    Which sequence goes where changes no cost; here each stays. What a step finds in place of the old cache is
-    the copy; that both are held for a while is not counted.
+    The order has no effect on the cost, so the interpreter leaves each sequence in place. The next step uses
+    the copy. The temporary coexistence of both caches is not counted.
     """
 
     opcode = "reorder"
@@ -83,5 +82,4 @@ class Reorder(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """As it is."""
         return (operands[0].copy(),)

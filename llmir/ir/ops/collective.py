@@ -1,7 +1,7 @@
-"""Collectives: ops that change where a value lies, not what it is.
+"""Collectives: ops that change the placement of a value, not the value.
 
-Wire bytes are those of a ring over `n` ranks, which moves each payload (n−1)/n times for a gather, a scatter
-or an exchange, and twice that for an all_reduce (Thakur, Rabenseifner & Gropp 2005, section 4). The cost
+Wire bytes are those of a ring over `n` ranks. It sends each payload (n−1)/n times for a gather, a scatter or
+an exchange, and twice as often for an all_reduce (Thakur, Rabenseifner & Gropp 2005, section 4). The cost
 model decides which algorithm sends them.
 """
 
@@ -52,16 +52,16 @@ class Collective(Op):
         return tuple(map(self.moved, operands))
 
     def moved(self, x: Tensor) -> Tensor:
-        """Where `x` lies afterwards."""
+        """The type with its placement after the collective."""
         return x
 
     def payload(self, x: Tensor, y: Tensor) -> Tensor:
-        """What goes round once."""
+        """The type of the payload."""
         return x
 
     @property
     def pattern(self) -> str:
-        """The opcode of the collective that the payload goes as."""
+        """The opcode of the collective that sends the payload."""
         return self.opcode
 
     def wire(self, payload: Size, ranks: int) -> Size:
@@ -69,7 +69,7 @@ class Collective(Op):
         return ceildiv((ranks - 1) * payload, ranks)
 
     def work(self, operands: Sequence[Tensor], results: Sequence[Tensor], mesh: Mesh) -> Work:
-        """That of an op, and what goes over the wire."""
+        """The work of an op, plus the payload and wire bytes."""
         each = (self.payload(x, y).local(mesh).bytes for x, y in zip(operands, results, strict=False))
         payload = sum(each, start=0)
         group = mesh.group(self.over)
@@ -86,7 +86,7 @@ def without(placement: Placement, over: Placement, what: Tensor) -> Placement:
 
 
 def summed(x: Tensor, over: Placement) -> Placement:
-    """The axes over which `x` is a sum, less `over`."""
+    """The partial axes of `x` without `over`."""
     if not over or not set(over) <= set(x.partial):
         raise VerifyError(f"{x} is not a partial sum over {'.'.join(over) or 'nothing'}")
     return tuple(a for a in x.partial if a not in over)
@@ -104,7 +104,7 @@ def replaced(x: Tensor, dim: int, placement: Placement, partial: Placement) -> T
 
 
 def placement_of(x: Tensor, dim: int) -> Placement:
-    """Where a dimension (or the tokens) of `x` lies."""
+    """The placement of a dimension (or of the tokens) of `x`."""
     return x.tokens if dim == TOKENS else x.placements[dim] if 0 <= dim < len(x.shape) else ()
 
 
@@ -114,7 +114,7 @@ def flat(x: Array) -> Array:
 
 
 def piece(x: Array, dim: int, place: int, count: int) -> Array:
-    """One of `count` pieces along `dim` (−1: along the tokens), as long as an equal share rounded up."""
+    """One of `count` pieces along `dim` (−1: along the tokens); pieces have equal lengths, rounded up."""
     whole, axis = (flat(x), 0) if dim == TOKENS else (x, dim)
     length = whole.shape[axis]
     size = -(-length // count)
@@ -136,7 +136,7 @@ class AllReduce(Collective):
     share = "2(n−1)/n"
 
     def moved(self, x: Tensor) -> Tensor:
-        """A whole sum on every rank; of whole numbers without a scale, as NCCL adds them, whatever fits."""
+        """A whole sum on every rank. Integers without scales are added as in NCCL, even if they overflow."""
         if x.dtype.low and x.dtype != INT8:
             raise VerifyError(f"{x} is too narrow to add in")
         return x.laid(x.placements, summed(x, self.over), x.tokens)
@@ -154,8 +154,8 @@ class AllReduce(Collective):
 class ReduceScatter(Collective):
     """partial → split along `dim` (−1: along the tokens).
 
-    Of narrow summands, `to` is the type that a rank adds its pieces in: those arrive as they are, by an
-    exchange that sends no more than a ring does.
+    For low-precision summands, `to` is the dtype in which each rank adds its pieces. The pieces arrive
+    unchanged by an exchange, which sends no more than a ring.
     """
 
     opcode = "reduce_scatter"
@@ -172,12 +172,11 @@ class ReduceScatter(Collective):
         return y.to(dtype(self.to)) if self.to else y
 
     def giving(self, to: DType, x: DType) -> Op:
-        """A type to add narrow summands in."""
         return replace(self, to=to.name) if self.to else self
 
     @property
     def pattern(self) -> str:
-        """Narrow summands are added where they arrive, none on the way."""
+        """Low-precision summands are added only at their destination, so they are sent by an exchange."""
         return "all_to_all" if self.to else self.opcode
 
     def meet(self, members: Sequence[Array], place: int, at: RankGroup) -> Array:
@@ -213,7 +212,7 @@ class AllGather(Collective):
 
 @dataclass(frozen=True)
 class Slice(Collective):
-    """replicated → split along `dim` (−1: along the tokens): each rank keeps its piece."""
+    """replicated → split along `dim` (−1: along the tokens): each rank retains its piece."""
 
     opcode = "slice"
     kind = "collective"
@@ -238,16 +237,15 @@ class Slice(Collective):
         return (0,)
 
     def meet(self, members: Sequence[Array], place: int, at: RankGroup) -> Array:
-        """Its piece of its own."""
         return piece(members[place], self.dim, place, len(members))
 
 
 @dataclass(frozen=True)
 class AllToAll(Collective):
-    """Routed rows go `to` the ranks of their experts, or back to those of their tokens.
+    """Send routed rows `to` the ranks of their experts, or back to the ranks of their tokens.
 
-    Rows are split over the same axes before and after: evenly by token, and by expert as the law `routing`
-    says of tokens that choose among `experts`, `top_k` each.
+    Rows are split over the same axes before and after: evenly by token, and by expert according to the law
+    `routing` for tokens that choose `top_k` of `experts` each.
     """
 
     opcode = "all_to_all"
@@ -264,11 +262,9 @@ class AllToAll(Collective):
         return self.experts
 
     def routed_by(self, law: str) -> Op:
-        """The rows of a rank's experts are as many as that law says; back they go as they came."""
         return replace(self, routing=law) if self.experts else self
 
     def moved(self, x: Tensor) -> Tensor:
-        """As many rows as before."""
         if self.to not in ("experts", "tokens"):
             raise VerifyError(f"all_to_all: rows go to experts or tokens, not to {self.to!r}")
         if not set(self.over) <= set(x.placements[0]):
@@ -282,19 +278,20 @@ class AllToAll(Collective):
         return x.resized(0, rows)
 
     def payload(self, x: Tensor, y: Tensor) -> Tensor:
-        """What the rank of the busiest experts receives, or sends back."""
+        """The rows that the rank of the busiest experts receives, or sends back."""
         return y if self.to == "experts" else x
 
     def meet(self, members: Sequence[Array], place: int, at: RankGroup) -> Array:
-        """All rows, of which its experts give their share; and back, its own of everybody's shares.
+        """All rows, to which each rank's experts contribute; on the way back, the shares of a rank's own
+        rows.
 
-        Rows keep their order and their full number on each rank, zero where the expert is another rank's;
-        which rows move is then a matter of cost, not of value.
+        Each rank has all rows in their order, with zeros for experts of other ranks. The number of rows that
+        are sent affects only the cost.
         """
         if self.to == "experts":
             at.sent[self.over, sum(map(len, members))] = [len(m) for m in members]
             return np.concatenate(members)
-        # Each member has its experts' share of everybody's rows, in the order in which they were sent.
+        # Each member has its experts' contributions to all rows, in the order in which they were sent.
         lengths = at.sent[self.over, len(members[0])]
         start = sum(lengths[:place])
         return total(members)[start : start + lengths[place]]

@@ -38,7 +38,6 @@ class L2Norm(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """As in its name."""
         (x,) = operands
         return (x / np.sqrt(np.sum(x * x, axis=-1, keepdims=True) + self.eps),)
 
@@ -64,14 +63,13 @@ class DecayGate(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """As in its name."""
         x, a_log, bias = operands
         return (-np.exp(a_log).reshape(*a_log.shape, *(1,) * (x.ndim - 4)) * softplus(x + bias),)
 
 
 @dataclass(frozen=True)
 class KeyDecayGate(DecayGate):
-    """The same of each element of a head's keys (KDA, arXiv:2510.26692)."""
+    """A `decay_gate` for each element of a head's keys (KDA, arXiv:2510.26692)."""
 
     opcode = "key_decay_gate"
     rule = "b t g r d, g r, g r d -> b t g r d"
@@ -85,14 +83,14 @@ class KeyDecayGate(DecayGate):
 class GatedDelta(Scan):
     """The gated delta rule (arXiv:2412.06464): S ← α·S, S ← S + β·k·(v − Sᵀk)ᵀ, y = Sᵀq·scale.
 
-    α is e^decay: of each head, or of each row of S (KDA, arXiv:2510.26692). Chunks are in the WY form of
+    α is e^decay, for each head or for each row of S (KDA, arXiv:2510.26692). Chunks use the WY form of
     section 3.3 there.
     """
 
     opcode = "gated_delta"
     takes = ("q", "k", "v", "decay", "beta", "state")
     aliases = MappingProxyType({1: 5})
-    usual = 64  # of chunk_gated_delta_rule and chunk_kda in fla-org/flash-linear-attention
+    usual = 64  # the default of chunk_gated_delta_rule and chunk_kda in fla-org/flash-linear-attention
 
     scale: float = 1.0
 
@@ -103,9 +101,9 @@ class GatedDelta(Scan):
         return equation(f"{terms} -> b t! g r e, b g r d e")
 
     def gemms(self, operands: Sequence[Tensor]) -> tuple[Gemm, ...]:
-        """Of a chunk and head: k·kᵀ, q·kᵀ, the inverse by k and by v, k and q by S, scores by v, kᵀ·v.
+        """For each chunk and head: k·kᵀ, q·kᵀ, the inverse by k and by v, k and q by S, scores by v, kᵀ·v.
 
-        The inverse of the triangle, a third of chunk² more a token, is left out.
+        The inverse of the triangle, another chunk²/3 per token, is not counted.
         """
         if self.chunk == 1:
             return ()
@@ -164,9 +162,9 @@ class GatedDelta(Scan):
 
 @dataclass(frozen=True)
 class Lightning(Scan):
-    """Lightning attention (arXiv:2401.04658): S ← λ·S + k·vᵀ, y = Sᵀq, λ = e^−slope a constant of each head.
+    """Lightning attention (arXiv:2401.04658): S ← λ·S + k·vᵀ, y = Sᵀq, with a constant λ = e^−slope per head.
 
-    Slopes are those of ALiBi, times one less than the share of layers before this one (MiniMax-01,
+    Slopes are those of ALiBi, times one minus the share of layers before this one (MiniMax-01,
     arXiv:2501.08313).
     """
 
@@ -180,11 +178,10 @@ class Lightning(Scan):
     layer: int = -1  # the one that runs it
 
     def numbered(self, layer: int) -> Op:
-        """With the slopes of that layer, unless it is of one already."""
         return replace(self, layer=layer) if self.layer < 0 else self
 
     def gemms(self, operands: Sequence[Tensor]) -> tuple[Gemm, ...]:
-        """Of a chunk and head: q·kᵀ, scores by v, q by S, kᵀ·v."""
+        """For each chunk and head: q·kᵀ, scores by v, q by S, kᵀ·v."""
         if self.chunk == 1:
             return ()
         n = self.equation(operands).sizes(operands)
@@ -206,18 +203,18 @@ class Lightning(Scan):
         return length * length * n["b"] * count * n["g"] * n["r"] + 2 * count * results[1].elements
 
     def workspace(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """What each chunk adds to the state, in fp32, as vLLM's `lightning_attn.py` holds it."""
+        """The state update of each chunk, in fp32, as in vLLM's `lightning_attn.py`."""
         return 4 * self.between(operands, results)
 
     def slopes(self, first: int, count: int, heads: float) -> Array:
-        """Those of `count` heads from the `first` on, of so many in all."""
+        """The slopes of `count` heads from number `first` on, out of `heads`."""
         rates: Array = 2.0 ** (-8 / heads * (1 + first + np.arange(count)))
         return rates * (1 - max(self.layer, 0) / (self.layers - 1 + 1e-5) + 1e-5)
 
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """Chunk by chunk; heads are numbered within a group, of which there is one."""
+        """Chunk by chunk. Heads are numbered within their only group."""
         q, k, v, state = operands
         heads, y = Binding()(results[0].shape[3]), np.empty_like(v)
         slopes = self.slopes(at.origin("r"), v.shape[3], heads)

@@ -3,7 +3,7 @@
 FLOPs per element: add, mul, scale 1; silu, sigmoid 4; silu·mul 5; soft cap 6; gelu 8; relu 1; xIELU 6;
 clamped GLU 11.
 
-`GaussianTop` keeps the largest activations by a cutoff that assumes a normal distribution. Axes of its
+`GaussianTop` retains the largest activations by a cutoff that assumes a normal distribution. Axes of its
 `Moments`: `b` sequences, `t` new tokens, `f` intermediate, `s` the two sums.
 """
 
@@ -103,7 +103,7 @@ class Mul(Op):
 
 
 class Activation(Op, ABC):
-    """A function of each element, which says how many FLOPs it takes."""
+    """A function of each element, with its number of FLOPs."""
 
     kind = "elementwise"
     rule = "* -> *"
@@ -138,7 +138,6 @@ class Gelu(Activation):
 
     @staticmethod
     def function(x: Array) -> Array:
-        """By the error function."""
         result: Array = x * 0.5 * (1 + np.vectorize(erf, otypes=[float])(x / np.sqrt(2)))
         return result
 
@@ -166,7 +165,6 @@ class Relu(Activation):
 
     @staticmethod
     def function(x: Array) -> Array:
-        """As in its name."""
         return np.maximum(x, 0)
 
 
@@ -179,7 +177,6 @@ class ReluSquared(Activation):
 
     @staticmethod
     def function(x: Array) -> Array:
-        """As in its name."""
         result: Array = np.maximum(x, 0) ** 2
         return result
 
@@ -202,14 +199,13 @@ class Tanh(Activation):
 
     @staticmethod
     def function(x: Array) -> Array:
-        """As in its name."""
         result: Array = np.tanh(x)
         return result
 
 
 @dataclass(frozen=True)
 class SqrtSoftplus(Activation):
-    """√ln(1 + e^x), by which DeepSeek-V4 scores experts."""
+    """√ln(1 + e^x), the score of experts in DeepSeek-V4."""
 
     opcode = "sqrt_softplus"
     vector_flops = 6
@@ -220,7 +216,8 @@ class SqrtSoftplus(Activation):
 class Xielu(Op):
     """αp·x² + x/2 where x is above 0, else αn·(e^min(x, −10⁻⁶) − 1 − x) + x/2 (arXiv:2411.13010).
 
-    αp and αn are softplus of what is learned, and αn is that and 1/2; the longer branch takes 6 FLOPs.
+    αp is softplus of the first parameter, and αn is 1/2 plus softplus of the second. The longer branch takes
+    6 FLOPs.
     """
 
     opcode = "xielu"
@@ -232,7 +229,6 @@ class Xielu(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """As in its name."""
         x, (above, below) = operands[0], (np.logaddexp(0, operand) for operand in operands[1:])
         bent = (np.expm1(np.minimum(x, -1e-6)) - x) * (0.5 + below)
         return (np.where(x > 0, above * x * x, bent) + 0.5 * x,)
@@ -250,7 +246,6 @@ class GatedActivation(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """As in its name."""
         return (self.of.function(operands[0]) * operands[1],)
 
 
@@ -301,7 +296,6 @@ class ClampedGlu(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """As in its name."""
         gate, up = np.minimum(operands[0], self.limit), np.clip(operands[1], -self.limit, self.limit)
         return (gate * sigmoid(self.slope * gate) * (up + self.offset),)
 
@@ -316,7 +310,7 @@ class SigmoidMul(Op):
     linear = frozenset({0})
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
-        """With a gate of as many dimensions as x, or of one less."""
+        """The gate has the dimensions of x, or all except the last."""
         rank = len(operands[0].shape)
         return spell_equation("*, * -> *" if len(operands[1].shape) == rank else "* h, * -> * h", rank)
 
@@ -327,7 +321,6 @@ class SigmoidMul(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """As in its name."""
         x, gate = operands
         return (x * sigmoid(gate if gate.ndim == x.ndim else gate[..., None]),)
 
@@ -354,7 +347,7 @@ class Cast(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """x itself: values are kept exact, types are about cost."""
+        """x itself: the interpreter computes exactly, and dtypes affect only the cost."""
         return (operands[0],)
 
 
@@ -391,7 +384,6 @@ class Clip(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """As in its name."""
         return (np.clip(operands[0], -self.limit, self.limit),)
 
 
@@ -409,7 +401,6 @@ class SoftCap(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """As in its name."""
         return (soft_cap(operands[0], self.cap),)
 
 
@@ -418,7 +409,7 @@ class SoftCap(Op):
 
 @dataclass(frozen=True)
 class Moments(Op):
-    """Of each token the sum over its elements, and that of their squares; 3 FLOPs an element."""
+    """The sum and the sum of squares over the elements of each token; 3 FLOPs per element."""
 
     opcode = "moments"
     kind = "norm"
@@ -442,9 +433,11 @@ class Moments(Op):
 
 @dataclass(frozen=True)
 class GaussianTop(Op):
-    """max(x − cutoff, 0), where 1 − `sparsity` of elements would stay if they were normally distributed.
+    """max(x − cutoff, 0), where a share 1 − `sparsity` of normally distributed elements would exceed the
+    cutoff.
 
-    The cutoff is by the mean and the deviation of a token's, of which it takes the `moments` (Gemma 3n).
+    The cutoff follows from the mean and standard deviation of the token's elements, computed from `moments`
+    (Gemma 3n).
     """
 
     opcode = "gaussian_top"
@@ -458,8 +451,8 @@ class GaussianTop(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """By the mean and the deviation of all elements of a token, those of other ranks too."""
-        from statistics import NormalDist  # which is slow to import, and prices do without
+        """Mean and deviation include the elements of a token on other ranks."""
+        from statistics import NormalDist  # slow to import, and not needed by estimates
 
         x, moments = operands
         mean, square = np.moveaxis(moments / Binding()(results[0].shape[-1]), -1, 0)

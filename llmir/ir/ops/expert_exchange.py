@@ -1,7 +1,7 @@
 """Collectives that send tokens to the ranks of their experts, and return one sum per rank.
 
-They follow DeepEP (deepseek-ai/DeepEP, csrc/kernels): a token goes once to each rank that has one of its
-experts, and between nodes once to each such node; each of these ranks returns one sum per token.
+They follow DeepEP (deepseek-ai/DeepEP, csrc/kernels). A token is sent once to each rank that has one of its
+experts, and between nodes once to each node with such a rank. Each of these ranks returns one sum per token.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ SMS = 20  # `Buffer.num_sms` in deep_ep/buffer.py
 
 
 def _split(x: Tensor) -> Placement:
-    """What the tokens of `x` are split over."""
+    """The mesh axes that split the tokens of `x`."""
     return (*x.placements[0], *x.tokens)
 
 
 @dataclass(frozen=True)
 class SendTokens(Collective):
-    """Tokens of `x`, and what stands beside each, go once to every rank that has an expert of theirs.
+    """Send the tokens of `x`, with their additional operands, once to every rank that has one of their
+    experts.
 
-    They choose among `experts`, `top_k` each, by the law `routing`. Along the first dimension are those that
-    came; the second is 1. `mode` is that of DeepEP's kernels, normal or low_latency, where it is known, and
-    `sms` the multiprocessors that normal ones were given.
+    Tokens choose `top_k` of `experts` each, by the law `routing`. The first dimension of the result counts
+    received tokens; the second is 1. `mode` is the mode of DeepEP's kernels, normal or low_latency, if it is
+    known. `sms` is the number of multiprocessors for the kernels of normal mode.
     """
 
     opcode = "send_tokens"
@@ -54,7 +55,6 @@ class SendTokens(Collective):
         return self.experts
 
     def routed_by(self, law: str) -> Op:
-        """As many tokens reach a rank as that law says."""
         return replace(self, routing=law)
 
     @property
@@ -70,11 +70,11 @@ class SendTokens(Collective):
         return Tensor((tokens, 1, *x.shape[2:]), x.dtype, (_split(x), (), *x.placements[2:]), x.partial)
 
     def payload(self, x: Tensor, y: Tensor) -> Tensor:
-        """What reaches a rank."""
+        """The tokens that a rank receives."""
         return y
 
     def meet(self, members: Sequence[Array], place: int, at: RankGroup) -> Array:
-        """All tokens: which of them a rank has an expert of is a matter of cost, not of value."""
+        """All tokens: the tokens that a rank really receives affect only the cost."""
         flat = [m.reshape(-1, 1, *m.shape[2:]) for m in members]
         lengths, positions = [len(m) for m in flat], members[0].shape[1]
         at.sent[self.over, sum(lengths)] = [*lengths, positions]
@@ -83,9 +83,9 @@ class SendTokens(Collective):
 
 @dataclass(frozen=True)
 class ReturnTokens(Collective):
-    """The sums of a token that ranks made go back to where its `weights` stayed, and are added there.
+    """Return the sums of each token from the ranks of its experts to the rank of its `weights`, and add them.
 
-    `mode` and `sms` are as those of `send_tokens`.
+    `mode` and `sms` are as in `send_tokens`.
     """
 
     opcode = "return_tokens"
@@ -101,7 +101,7 @@ class ReturnTokens(Collective):
         return "all_to_all"
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Lying as tokens did before they were sent."""
+        """The placement of the tokens before they were sent."""
         sums, weights = operands
         if everyone(sums.shape[0]) != product(weights.shape[:2]) or sums.placements[0] != _split(weights):
             raise VerifyError(f"return_tokens: {sums} is not of the tokens of {weights}")

@@ -31,7 +31,7 @@ class Embedding(Op):
     to: str = ""
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
-        """The rule, or that of one id for each sequence."""
+        """The rule, or its form for one id per sequence."""
         return equation(self.rule if len(operands[1].shape) > 1 else self.rule.replace("b t", "b"))
 
     def scale_roles(self, slot: int) -> str:
@@ -39,11 +39,10 @@ class Embedding(Op):
         return "" if slot else "nk"
 
     def giving(self, to: DType, x: DType) -> Op:
-        """`to` is stated where the table has another type."""
+        """The op declares `to` only if it differs from the dtype of the table."""
         return replace(self, to="" if x == to else to.name)
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
-        """`to`, or that of the table."""
         return (named(self.to) if self.to else operands[0].dtype,)
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
@@ -54,7 +53,7 @@ class Embedding(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """Rows of tokens that another rank holds are zero here."""
+        """Rows of tokens that another rank stores are zero here."""
         table, tokens = operands
         local = tokens - at.origin("v")
         held = (local >= 0) & (local < len(table))
@@ -64,9 +63,9 @@ class Embedding(Op):
 
 @dataclass(frozen=True)
 class LayerEmbedding(Embedding):
-    """The rows that token ids name of a table which has a piece for each layer; other ids name the first.
+    """Look up token ids in a table that has one piece per layer; ids outside the table use the first row.
 
-    It has so many `rows` in the whole model.
+    The table has `rows` rows in the whole model.
     """
 
     opcode = "layer_embedding"
@@ -85,33 +84,29 @@ class LayerEmbedding(Embedding):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """As of any table."""
         table, tokens = operands
         return super().evaluate((table, np.where(tokens < self.rows, tokens, 0)), results, at)
 
 
 @dataclass(frozen=True)
 class Stack(Op):
-    """Its operands beside one another, along a new axis before the last one."""
+    """Stack the operands along a new axis before the last one."""
 
     opcode = "stack"
     kind = "gather"
     takes = ("*values",)
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
-        """Of operands that are alike."""
         axes = [f"x{i}" for i in range(len(operands[0].shape))]
         terms = ", ".join([" ".join(axes)] * len(operands))
         return equation(f"{terms} -> {' '.join((*axes[:-1], 's', axes[-1]))}")
 
     def new_axes(self, operands: Sequence[Tensor]) -> dict[str, Size]:
-        """As many as there are operands."""
         return {"s": len(operands)}
 
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """As in its name."""
         return (np.stack(operands, axis=-2),)
 
 
@@ -140,7 +135,7 @@ class Positions(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """The sum; of partial ones, one has the rows."""
+        """The sum. If x is a partial sum, one rank adds the rows."""
         x, table = operands
         at_table = at.cached + self.offset + np.arange(x.shape[1])
         return (x + table[at_table] if at.leads else x,)
@@ -155,7 +150,6 @@ class LastToken(Op):
     rule = "b [t] h -> b h"
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
-        """What it keeps."""
         return (results[0].bytes,)
 
     def evaluate(
@@ -176,23 +170,20 @@ class LastTokens(Op):
     count: int
 
     def new_axes(self, operands: Sequence[Tensor]) -> dict[str, Size]:
-        """As many as there are, `count` at most."""
         return {"k": Min.of(operands[0].shape[1], self.count)}
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
-        """What it keeps."""
         return (results[0].bytes,)
 
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """As in its name."""
         return (operands[0][:, -self.count :],)
 
 
 @dataclass(frozen=True)
 class Cut(Op):
-    """The first `elements` of the last axis, as a view: what lies behind them is left out."""
+    """The first `elements` of the last axis, as a view; later elements are dropped."""
 
     opcode = "cut"
     kind = "gather"
@@ -202,7 +193,6 @@ class Cut(Op):
     elements: int
 
     def new_axes(self, operands: Sequence[Tensor]) -> dict[str, Size]:
-        """As many as are left."""
         whole = operands[0].shape[-1]
         if isinstance(whole, int) and not 0 < self.elements <= whole:
             raise VerifyError(f"cut: {self.elements} of {whole} elements cannot be kept")
@@ -219,5 +209,4 @@ class Cut(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """As in its name."""
         return (operands[0][..., : self.elements],)

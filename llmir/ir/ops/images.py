@@ -28,7 +28,7 @@ class PatchEmbedding(Op):
         return equation(self.rule.replace(" ->", ", h ->") if operands[2:] else self.rule)
 
     def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """As convolutions have it, outputs first."""
+        """Like convolutions: outputs first."""
         return (shape[-1], *shape[:-1])
 
     def gemms(self, operands: Sequence[Tensor]) -> tuple[Gemm, ...]:
@@ -72,9 +72,9 @@ class AppendRow(Op):
 
 @dataclass(frozen=True)
 class PlaceImages(Op):
-    """Embeddings of tokens with those of images in the places of the id `token`, in order.
+    """Embeddings of tokens, with image embeddings in order at the positions of the id `token`.
 
-    Reads and writes the rows that it puts in place alone.
+    Only the replaced rows are read and written.
     """
 
     opcode = "place_images"
@@ -95,7 +95,6 @@ class PlaceImages(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """As in its name."""
         x, images, ids = operands
         places = ids == self.token
         order = np.clip(np.cumsum(places, axis=1) - 1, 0, images.shape[1] - 1)

@@ -1,7 +1,7 @@
 """Multi-head latent attention (arXiv:2405.04434, section 2.1), and the indexer of its sparse form.
 
-The cache holds, for each token, a latent row and one rotary key that all heads share. In the naive form a
-product expands the latents to keys and values of each head. In the absorbed form that product is applied to
+The cache stores, for each token, a latent row and one rotary key that all heads share. In the naive form a
+product expands the latents to keys and values of each head. In the absorbed form this product is applied to
 the query and the output instead, and the latents are key and value of all heads. The indexer (DeepSeek-V3.2,
 arXiv:2512.02556) selects the keys that a query sees.
 
@@ -40,15 +40,15 @@ def chosen(index: Array, k: int, by: Mask, at: ExecutionPlace) -> Array:
     order = np.argsort(-ranked, axis=-1, kind="stable")[..., :k]
     found = np.zeros(index.shape, dtype=bool)
     np.put_along_axis(found, order, True, axis=-1)
-    seen: Array = found & np.isfinite(ranked)  # of few keys, not all that are chosen are seen
+    seen: Array = found & np.isfinite(ranked)  # with few keys, a selected key may be invisible
     return seen
 
 
 @dataclass(frozen=True)
 class IndexScores(Op):
-    """Σ over heads of weight · relu(q · kᵀ) · scale, of keys that all heads share, in fp32.
+    """Σ over heads of weight · relu(q · kᵀ) · scale, with keys shared by all heads, in fp32.
 
-    Of the products 2·m·n·k, and 1 a head and pair for relu.
+    FLOPs: 2·m·n·k for the products, and 1 per head and pair for relu.
     """
 
     opcode = "index_scores"
@@ -64,7 +64,7 @@ class IndexScores(Op):
         return (FP32,)
 
     def gemms(self, operands: Sequence[Tensor]) -> tuple[Gemm, ...]:
-        """That of q and k, and that of the weights."""
+        """The product of q and k, and the product with the weights."""
         n = self.equation(operands).sizes(operands)
         return (
             Gemm(n["t"] * n["i"], n["c"], n["y"], n["b"]),
@@ -78,7 +78,6 @@ class IndexScores(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """As in its name."""
         q, k, weights = operands
         scores = np.maximum(np.einsum("btiy,bcy->btic", q, k, optimize=True), 0)
         return (np.einsum("btic,bti->btc", scores, weights, optimize=True) * self.scale,)
@@ -100,7 +99,6 @@ class SelectKeys(Op):
     mask: str
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Those of the scores; `VerifyError` for fewer keys than one."""
         if self.top_k < 1:
             raise VerifyError(f"select_keys: cannot select {self.top_k} keys")
         return super().types(operands)
@@ -121,7 +119,7 @@ class SelectKeys(Op):
 
 
 def _axes(x: Tensor, own: str, shared: str) -> str:
-    """The axes of keys or values: of each head, or of all heads."""
+    """The axes of keys or values: per head, or shared by all heads."""
     return own if len(x.shape) == 4 else shared
 
 
@@ -137,7 +135,6 @@ class LatentScores(Op):
     scale: float = 1.0
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
-        """Of keys of each head, or of all."""
         keys = _axes(operands[2], "b c g d", "b c d")
         return equation(f"b t g d, b t g p, {keys}, b c p -> b g t c")
 
@@ -172,7 +169,6 @@ class LatentMix(Op):
     alike = MappingProxyType({1: 0})
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
-        """Of values of each head, or of all."""
         return equation(f"b g t c, {_axes(operands[1], 'b c g e', 'b c e')} -> b t g e")
 
     def gemms(self, operands: Sequence[Tensor]) -> tuple[Gemm, ...]:
@@ -199,7 +195,6 @@ class LatentAttention(Op):
     scale: float = 1.0
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """As the equation says; `VerifyError` for no mask."""
         mask(self.mask)
         return super().types(operands)
 
@@ -210,7 +205,7 @@ class LatentAttention(Op):
 
     @property
     def pattern(self) -> Mask:
-        """The mask whose pairs and keys count."""
+        """The mask that counts pairs and keys."""
         return mask(self.mask)
 
     def core(self, operands: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -246,7 +241,7 @@ class LatentAttention(Op):
         return 5 * n["b"] * n["g"] * ceildiv(self._pairs(n), 2)
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
-        """Of keys and values, those that some query sees; latents once."""
+        """Only the keys and values that at least one query sees; latents count once."""
         n = self.equation(operands).sizes(operands)
         seen = self.pattern.keys(n["t"], n["c"] - n["t"])
         held = self.core(operands)[2:]
@@ -255,7 +250,7 @@ class LatentAttention(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """As eager code does it."""
+        """The unfused computation, as in eager code."""
         q, q_rope, k, k_rope, *values = operands
         scores = latent_scores(q, q_rope, k, k_rope) * self.scale
         scores = mask_scores(scores, mask(self.mask), {"g": Binding()(results[0].shape[2])}, at)
@@ -272,9 +267,9 @@ def _mixed(probabilities: Array, v: Array) -> Array:
 
 @dataclass(frozen=True)
 class SparseLatentAttention(LatentAttention):
-    """That of each query over the `top_k` keys alone that an index says, of those that its mask leaves.
+    """Latent attention of each query over the `top_k` keys that an index selects among those its mask allows.
 
-    The index is the last operand; its largest are found inside, by a comparison for each candidate.
+    The index is the last operand. The op selects its largest values, with one comparison per candidate.
     """
 
     opcode = "sparse_latent_attention"
@@ -285,15 +280,14 @@ class SparseLatentAttention(LatentAttention):
 
     @property
     def pattern(self) -> Mask:
-        """As many pairs as of a window, of keys that may lie anywhere."""
+        """A window's number of pairs, with keys at any position."""
         return Selected(self.top_k)
 
     def core(self, operands: Sequence[Tensor]) -> Sequence[Tensor]:
-        """All but the index."""
+        """All operands except the index."""
         return operands[:-1]
 
     def remark(self, operands: Sequence[Tensor]) -> str:
-        """The form, and how many keys a query sees."""
         return f"{super().remark(operands)}, {self.top_k} keys a query"
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
@@ -305,13 +299,13 @@ class SparseLatentAttention(LatentAttention):
         return super().vector(operands, results) + operands[-1].elements
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
-        """Of keys and values as many as are chosen at most; the index whole."""
+        """At most the selected keys and values, and the whole index."""
         return (*super().reads(operands, results), operands[-1].bytes)
 
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """As eager code does it."""
+        """The unfused computation, as in eager code."""
         q, q_rope, k, k_rope, *values, index = operands
         scores = latent_scores(q, q_rope, k, k_rope) * self.scale
         seen = chosen(index, self.top_k, mask(self.mask), at)[:, None]

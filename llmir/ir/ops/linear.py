@@ -19,7 +19,7 @@ from llmir.ir.sizes.polynomial import Size
 
 
 def compute_type(x: DType, *weights: DType) -> DType:
-    """What x times the weights is computed in: x's type, unless a weight holds more.
+    """The dtype in which x is multiplied by the weights: x's dtype, unless a weight has higher precision.
 
     >>> from llmir.ir.core.dtype import BF16, INT8
     >>> print(compute_type(BF16, INT8), compute_type(INT8, INT8))
@@ -36,7 +36,7 @@ def compute_type(x: DType, *weights: DType) -> DType:
 
 @lru_cache(maxsize=4096)
 def product_roles(einsum: str, slot: int) -> str:
-    """The part of each dimension of an operand of a product for scales.
+    """The role of each dimension of an operand of a product for scales.
 
     >>> product_roles("t h, h f -> t f", 0), product_roles("s h, [e] h f, s -> s f", 1)
     ('mk', 'bkn')
@@ -58,9 +58,9 @@ def product_roles(einsum: str, slot: int) -> str:
 class Linear(Op):
     """x · W (+ bias), with heads and other axes spelled out: `b t h, h g r d -> b t g r d`.
 
-    With several results it is a merged projection: operands are x, one weight per result, then
-    (if at all) one bias per result, and `einsum` says all of it. Weights narrower than x are widened in the
-    kernel; the results are of the type `to`, by default x's.
+    With several results it is a merged projection: the operands are x, one weight per result, then optionally
+    one bias per result, and `einsum` describes all of them. The kernel dequantizes weights of lower precision
+    than x. The results have the dtype `to`, by default x's dtype.
     """
 
     opcode = "linear"
@@ -76,7 +76,6 @@ class Linear(Op):
         return range(1, 1 + len(equation(self.einsum).results))
 
     def scale_roles(self, slot: int) -> str:
-        """As the equation has the axes of x and of the weights."""
         return product_roles(self.einsum, slot) if slot <= self.matrices[-1] else ""
 
     def giving(self, to: DType, x: DType) -> Op:
@@ -105,11 +104,10 @@ class Linear(Op):
         return super().types(operands)
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
-        """`to`, or that of x."""
         return (named(self.to) if self.to else operands[0].dtype,) * len(self.equation(operands).results)
 
     def arithmetic(self, operands: Sequence[Tensor]) -> DType:
-        """That of x, or of a weight that holds more."""
+        """The dtype of x, or of a weight with higher precision."""
         count = len(self.equation(operands).results)
         return compute_type(operands[0].dtype, *(w.dtype for w in operands[1 : 1 + count]))
 

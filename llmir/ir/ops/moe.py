@@ -30,11 +30,11 @@ from .linear import compute_type, product_roles
 
 @dataclass(frozen=True)
 class Dispatch(Op):
-    """Each token's row once for each expert it chose, and that expert's number.
+    """Copy each token's row once for each chosen expert, with the number of the expert.
 
-    Where experts are sharded over mesh axes `over` and tokens are not, or where tokens came to the ranks of
-    their experts, a rank keeps the rows of its own: of the model's `experts`, as many as the law `routing`
-    gives it.
+    If experts are sharded over the mesh axes `over` and tokens are not, or if tokens were sent to the ranks
+    of their experts, each rank retains the rows of its own experts. Their number follows from the law
+    `routing` over the `experts` of the model.
     """
 
     opcode = "dispatch"
@@ -53,7 +53,6 @@ class Dispatch(Op):
         return self.experts
 
     def routed_by(self, law: str) -> Op:
-        """The rows of a rank's experts are as many as that law says."""
         return replace(self, routing=law)
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -67,7 +66,7 @@ class Dispatch(Op):
         return tuple(t.laid(((*t.placements[0], *self.over), *t.placements[1:]), t.partial) for t in found)
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
-        """Rows as they come, with scales of their own if they are narrow; experts as they come."""
+        """The dtypes of the operands; low-precision rows have separate scales."""
         return (operands[0].dtype.laid("mk"), operands[1].dtype)
 
     def evaluate(
@@ -101,10 +100,10 @@ class ScaledDispatch(Dispatch):
 class GroupedLinear(Op):
     """Each routed row times the weight of its expert: `s h, [e] h f, s -> s f`.
 
-    Operands are rows, one weight per result, the rows' experts and, if at all, one bias per result. `top_k`
-    is how many rows a token has, `to` the type of the results if not that of the rows. Reads the weights of
-    the experts that are touched: of all of them E·(1−(1−k/E)^tokens) are expected by chance, of a rank's or
-    by another law of `routing` as many as that says.
+    Operands are rows, one weight per result, the experts of the rows, and optionally one bias per result.
+    `top_k` is the number of rows per token, and `to` the dtype of the results if it differs from that of the
+    rows. The op reads the weights of the touched experts. Uniform routing is expected to touch
+    E·(1−(1−k/E)^tokens) of E experts; other laws of `routing` and parts of the experts have other formulas.
     """
 
     opcode = "grouped_linear"
@@ -114,7 +113,7 @@ class GroupedLinear(Op):
 
     einsum: str
     top_k: int
-    experts: int  # in the whole model: of these, a rank may hold only some
+    experts: int  # in the whole model; a rank may store some of them
     to: str = ""
     routing: str = str(CHANCE)
 
@@ -124,7 +123,6 @@ class GroupedLinear(Op):
         return self.experts
 
     def routed_by(self, law: str) -> Op:
-        """What experts are touched is as that law says."""
         return replace(self, routing=law)
 
     @property
@@ -140,7 +138,6 @@ class GroupedLinear(Op):
         return Fraction(self.top_k, self.experts)
 
     def scale_roles(self, slot: int) -> str:
-        """As the equation has the axes of the rows and of the weights."""
         return product_roles(self.einsum, slot) if slot <= self.matrices[-1] else ""
 
     def giving(self, to: DType, x: DType) -> Op:
@@ -148,7 +145,6 @@ class GroupedLinear(Op):
         return replace(self, to="" if x == to else to.name)
 
     def remark(self, operands: Sequence[Tensor]) -> str:
-        """How many experts there are, and how many of them a token meets."""
         return f"{operands[1].shape[0]} experts, {self.top_k} per token"
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
@@ -156,7 +152,7 @@ class GroupedLinear(Op):
         return equation(self.einsum)
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Rows lie where their experts do, so the expert axis needs no sum."""
+        """Rows have the placement of their experts, so the expert axis needs no sum."""
         rule = equation(self.einsum)
         law(self.routing)  # an error if there is none
         n = len(rule.results)
@@ -175,11 +171,10 @@ class GroupedLinear(Op):
         )
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
-        """`to`, or that of the rows."""
         return (named(self.to) if self.to else operands[0].dtype,) * len(self.equation(operands).results)
 
     def arithmetic(self, operands: Sequence[Tensor]) -> DType:
-        """That of the rows, or of a weight that holds more."""
+        """The dtype of the rows, or of a weight with higher precision."""
         return compute_type(operands[0].dtype, *(operands[slot].dtype for slot in self.matrices))
 
     def gemms(self, operands: Sequence[Tensor]) -> tuple[Gemm, ...]:
@@ -205,16 +200,16 @@ class GroupedLinear(Op):
 
     @property
     def places(self) -> int:
-        """In how many places the experts of the model lie."""
+        """The number of places for the experts of the model, redundant copies included."""
         return law(self.routing).places(self.experts)
 
     def touched(self, rows: Tensor, weight: Tensor) -> Size:
-        """How many experts of a rank's weight are expected to be touched."""
+        """The expected number of touched experts in a rank's weight."""
         tokens = ceildiv(self.routed(rows, weight), self.top_k)
         return distinct(self._held(weight), self.top_k, tokens, self.experts, law(self.routing))
 
     def routed(self, rows: Tensor, weight: Tensor) -> Size:
-        """The rows of all ranks that share the experts, of which one has `rows`."""
+        """The rows of all ranks that share the experts, if one rank has `rows`."""
         return together(rows.shape[0], -(-self.places // self._held(weight)))
 
     def _held(self, weight: Tensor) -> int:
@@ -226,7 +221,7 @@ class GroupedLinear(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """Expert by expert; rows of experts that another rank holds are zero here."""
+        """Expert by expert; rows of experts on another rank are zero here."""
         end = self.matrices.stop
         rows, weights, chosen, biases = operands[0], operands[1:end], operands[end], operands[end + 1 :]
         held = [chosen - at.origin("e") == e for e in range(len(weights[0]))]
@@ -237,16 +232,16 @@ class GroupedLinear(Op):
                 result[mine] = rows[mine] @ weight[e] + (0 if bias is None else bias[e])
             return result
 
-        # Of a partial sum, one rank adds the bias.
+        # One rank adds the bias to a partial sum.
         added = biases if biases and at.leads else (None,) * len(weights)
         return tuple(map(product, weights, added))
 
 
 @dataclass(frozen=True)
 class Combine(Op):
-    """The sum of a token's routed rows, each times its weight; 2 FLOPs a routed element.
+    """The weighted sum of a token's routed rows; 2 FLOPs per routed element.
 
-    Where `dispatch` kept rows by expert over mesh axes `over`, the result is a partial sum over them.
+    If `dispatch` retained rows by expert over mesh axes `over`, the result is a partial sum over these axes.
     """
 
     opcode = "combine"
@@ -259,7 +254,7 @@ class Combine(Op):
     over: tuple[str, ...] = ()
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Tokens lie as their weights do."""
+        """Tokens have the placement of their weights."""
         rows, weights = operands
         kept = without(rows.placements[0], self.over, rows) if self.over else rows.placements[0]
         if kept != (*weights.placements[0], *weights.tokens):
@@ -279,14 +274,13 @@ class Combine(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """As in its name."""
         rows, weights = operands
         return (np.einsum("btkh,btk->bth", rows.reshape(*weights.shape, rows.shape[-1]), weights),)
 
 
 @dataclass(frozen=True)
 class SumExperts(Combine):
-    """`combine` of rows that were weighted before they went to experts: weights say where tokens lie."""
+    """`combine` of rows that were weighted before the experts; weights only give the placement of tokens."""
 
     opcode = "sum_experts"
 
@@ -301,6 +295,5 @@ class SumExperts(Combine):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """As in its name."""
         rows, weights = operands
         return (rows.reshape(*weights.shape, rows.shape[-1]).sum(axis=2),)

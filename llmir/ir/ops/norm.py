@@ -1,4 +1,4 @@
-"""Norms and softmax: ops that reduce over an axis, which must therefore stay whole on a rank.
+"""Norms and softmax: ops that reduce over an axis, which must therefore be whole on a rank.
 
 - RMSNorm, LayerNorm, softmax, and the fusion of a norm with a residual add
 - adaptive norms: a sequence's condition scales and shifts its tokens (arXiv:2212.09748)
@@ -43,7 +43,7 @@ def rms_norm(x: Array, weight: Array | float, eps: float, over: int = 1) -> Arra
 
 
 def softmax(x: Array, sinks: Array | None = None) -> Array:
-    """Over the last axis; −∞ is a probability of 0. `sinks` are of [g, r], and x of [b, g, r, t, c] then."""
+    """Softmax over the last axis; −∞ gives 0. With `sinks` of shape [g, r], x has shape [b, g, r, t, c]."""
     if sinks is not None:
         column = np.broadcast_to(sinks[..., None, None], (*x.shape[:-1], 1))
         return softmax(np.concatenate([x, column], axis=-1))[..., :-1]
@@ -53,7 +53,7 @@ def softmax(x: Array, sinks: Array | None = None) -> Array:
 
 
 def _over(operands: Sequence[Tensor], over: int, inputs: int = 1) -> Equation:
-    """Of rows, of which the last `over` axes are normalized, and what they are multiplied by and added to."""
+    """The equation of a norm over the last `over` axes, with its learned scale and bias."""
     rank = len(operands[0].shape)
     learned = max((len(t.shape) for t in operands[inputs:]), default=over)
     if not over <= learned <= rank:
@@ -66,7 +66,7 @@ def _over(operands: Sequence[Tensor], over: int, inputs: int = 1) -> Equation:
 
 
 def _stored(over: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Of a weight of that shape, those axes together, and those before them."""
+    """The stored shape of a weight: the normalized axes flattened, and the axes before them flattened."""
     heads = shape[: len(shape) - over]
     return (*((prod(heads),) if heads else ()), prod(shape[len(shape) - over :]))
 
@@ -101,7 +101,6 @@ class RmsNorm(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """As in its name."""
         x, *weight = operands
         return (rms_norm(x, weight[0] + self.offset if weight else 1.0, self.eps, self.over),)
 
@@ -151,10 +150,10 @@ class AddRmsNorm(Op):
 
 @dataclass(frozen=True)
 class LayerNorm(Op):
-    """(x − mean) / deviation · (w + offset) + b over the last `over` axes; 7 FLOPs an element.
+    """(x − mean) / deviation · (w + offset) + b over the last `over` axes; 7 FLOPs per element.
 
-    Those of a sum, a difference, a square and its sum, a scale, the weight and the bias; `b`, or both, need
-    not be there. They may have axes before those.
+    The FLOPs are a sum, a difference, a square and its sum, a scale, the weight and the bias. `b`, or both
+    `w` and `b`, may be absent. They may have leading axes.
     """
 
     opcode = "layer_norm"
@@ -180,7 +179,6 @@ class LayerNorm(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """As in its name."""
         x, *learned = operands
         axes = tuple(range(-self.over, 0))
         centred = x - np.mean(x, axis=axes, keepdims=True)
@@ -191,10 +189,10 @@ class LayerNorm(Op):
 
 @dataclass(frozen=True)
 class Softmax(Op):
-    """Over the last axis; 5 FLOPs an element (max, subtract, exp, sum, divide).
+    """Softmax over the last axis; 5 FLOPs per element (max, subtract, exp, sum, divide).
 
-    Of attention scores, `sinks` are a further element of each row, one for each head, which takes its part of
-    the sum and is left out of the result (arXiv:2309.17453, as gpt-oss learns it).
+    With attention scores, `sinks` are one additional element of each row per head. It contributes to the sum
+    but not to the result (arXiv:2309.17453, learned as in gpt-oss).
     """
 
     opcode = "softmax"
@@ -207,7 +205,7 @@ class Softmax(Op):
         return spell_equation(self._rules[len(operands) - 1], len(operands[0].shape))
 
     def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Of sinks, all heads together."""
+        """Sinks of all heads in one dimension."""
         return (prod(shape),)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
@@ -218,7 +216,6 @@ class Softmax(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """As in its name."""
         return (softmax(*operands),)
 
 
@@ -238,7 +235,6 @@ class Sinusoid(Op):
     elements: int
 
     def new_axes(self, operands: Sequence[Tensor]) -> dict[str, Size]:
-        """As many as `elements`."""
         if self.elements < 4 or self.elements % 2:
             raise VerifyError(f"sinusoid: elements: expected an even number from 4 up, got {self.elements}")
         return {"f": self.elements}
@@ -246,7 +242,7 @@ class Sinusoid(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """As diffusers' Timesteps with the cosines first and a shift of 1."""
+        """Like diffusers' Timesteps with the cosines first and a shift of 1."""
         half = self.elements // 2
         angles = operands[0][:, None] * 10000.0 ** (-np.arange(half) / (half - 1))
         return (np.concatenate([np.cos(angles), np.sin(angles)], axis=-1),)
@@ -265,7 +261,6 @@ class Modulate(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """As in its name."""
         x, scale, shift = operands
         return (x * (1 + scale[:, None]) + shift[:, None],)
 
@@ -401,7 +396,6 @@ class SquareSum(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """As in its name."""
         (x,) = operands
         return (np.einsum("btgrd,btgrd->btg", x, x),)
 
@@ -425,7 +419,7 @@ class GroupNorm(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """As in its name; all ranks have the sum, and know how many heads it is of."""
+        """All ranks have the whole sum, and divide it by the number of heads on all ranks."""
         x, squares, weight = operands
         count = Binding()(product(results[0].shape[3:]))
         return (x / np.sqrt(squares / count + self.eps)[..., None, None] * weight,)
@@ -436,7 +430,7 @@ class GroupNorm(Op):
 
 @dataclass(frozen=True)
 class RmsNormQuantize(RmsNorm):
-    """rms_norm(x) as `quantize` narrows it, into the type `to`; the FLOPs of both."""
+    """rms_norm(x) quantized to the dtype `to`; the FLOPs of both."""
 
     opcode = "rms_norm_quantize"
     lowered = True
@@ -445,37 +439,35 @@ class RmsNormQuantize(RmsNorm):
     static: bool = False
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
-        """The narrow type."""
         return (named(self.to),)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """Those of the norm and of narrowing."""
+        """The FLOPs of the norm and of the quantization."""
         return super().vector(operands, results) + Quantize(self.to, self.static).vector(operands, results)
 
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """What is left of the norm."""
+        """The norm, rounded to the dtype."""
         (y,) = super().evaluate(operands, results, at)
         return (round_trip(y, results[0].dtype),)
 
 
 @dataclass(frozen=True)
 class AddRmsNormQuantize(AddRmsNorm):
-    """(x + y, rms_norm(x + y) as `quantize` narrows it, into `to`): the residual is updated in place."""
+    """(x + y, rms_norm(x + y) quantized to `to`); the residual is updated in place."""
 
     opcode = "add_rms_norm_quantize"
-    vector_flops = 0  # as many as it says below
+    vector_flops = 0  # computed below
 
     to: str = ""
     static: bool = False
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
-        """The residual's, and the narrow type."""
         return operands[0].dtype, named(self.to)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """Those of the sum, the norm and narrowing."""
+        """The FLOPs of the sum, the norm and the quantization."""
         return AddRmsNorm.vector_flops * results[0].elements + Quantize(self.to, self.static).vector(
             operands, results[1:]
         )
@@ -483,7 +475,7 @@ class AddRmsNormQuantize(AddRmsNorm):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """The sum, and what is left of its norm."""
+        """The sum, and its norm rounded to the dtype."""
         total, y = super().evaluate(operands, results, at)
         return total, round_trip(y, results[1].dtype)
 
@@ -513,12 +505,12 @@ class AllReduceAddRmsNorm(AddRmsNorm):
         return [self.over, (), ()]
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Those of a whole sum."""
+        """The types with a whole sum as the first operand."""
         y, *others = operands
         return super().types((y.laid(y.placements, summed(y, self.over), y.tokens), *others))
 
     def work(self, operands: Sequence[Tensor], results: Sequence[Tensor], mesh: Mesh) -> Work:
-        """That of an add and a norm, and what an all_reduce sends."""
+        """The work of the add and the norm, plus the bytes of an all_reduce."""
         sent = AllReduce(self.over).work(operands[:1], results[:1], mesh)
         own = super().work(operands, results, mesh)
         return replace(own, wire=sent.wire, payload=sent.payload, group=sent.group, pattern=sent.pattern)
@@ -530,6 +522,6 @@ class AllReduceAddRmsNorm(AddRmsNorm):
 
 @dataclass(frozen=True)
 class AllReduceAddRmsNormQuantize(AllReduceAddRmsNorm, AddRmsNormQuantize):
-    """(y + x, rms_norm(y + x) as `quantize` narrows it) where y is a sum over the ranks of `over`."""
+    """(y + x, rms_norm(y + x) quantized), where y is a partial sum over the ranks of `over`."""
 
     opcode = "all_reduce_add_rms_norm_quantize"

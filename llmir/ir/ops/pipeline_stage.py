@@ -25,7 +25,7 @@ class Send(Op):
     to: int
 
     def work(self, operands: Sequence[Tensor], results: Sequence[Tensor], mesh: Mesh) -> Work:
-        """That of an op, and the payload over the wire, once, between the first ranks of two stages."""
+        """The payload, sent once from the first rank of a stage to the first rank of the next."""
         payload = operands[0].local(mesh).bytes
         group = ((self.to - 1) * mesh.devices, self.to * mesh.devices)
         return replace(super().work(operands, results, mesh), wire=payload, payload=payload, group=group)

@@ -23,7 +23,7 @@ from llmir.ir.sizes.polynomial import Size
 
 # --- Rounding ---
 
-# Of each float format: bits of mantissa, least exponent, largest value.
+# Mantissa bits, smallest exponent and largest value of each float format.
 _FLOATS = {"fp8_e4m3": (3, -6, 448.0), "fp8_e5m2": (2, -14, 57344.0), "fp4": (1, 0, 6.0)}
 _FP4 = {"mxfp4", "nvfp4"}
 # bitsandbytes' tables, of largest value 1: normal floats (QLoRA, arXiv:2305.14314, appendix E), and 4-bit
@@ -81,7 +81,7 @@ def to_format(x: Array, name: str) -> Array:
 
 
 def _tiles(x: Array, to: DType) -> Array:
-    name = to.plain.name.removesuffix("_dq")  # scales that are quantized again are kept as they were
+    name = to.plain.name.removesuffix("_dq")  # scales that are quantized again are restored
     if to.zeros:
         return _with_zeros(x, 2**to.bits - 1)
     largest = np.abs(x).max(axis=(2, 4), keepdims=True)
@@ -99,7 +99,7 @@ def _tiles(x: Array, to: DType) -> Array:
 
 
 def _with_zeros(x: Array, top: int) -> Array:
-    """Codes 0 … `top` from the least to the largest value of a tile, which zero lies between."""
+    """Codes from 0 to `top` between the smallest and largest value of a tile; the range includes zero."""
     low = np.minimum(x.min(axis=(2, 4), keepdims=True), 0.0)
     high = np.maximum(x.max(axis=(2, 4), keepdims=True), 0.0)
     scale = _nonzero((high - low) / top)
@@ -118,10 +118,11 @@ def _nonzero(scale: Array) -> Array:
 
 @dataclass(frozen=True)
 class Quantize(Op):
-    """x in the narrow type `to`, whose scales are found on the way; 2 FLOPs an element (maximum, scaling).
+    """x in the low-precision dtype `to`, with scales computed on the fly; 2 FLOPs per element (maximum,
+    scaling).
 
-    `static` scales were found before, by calibration: a kernel that looks for none does 1 (scaling). The
-    interpreter takes the scales that fit x best in either case.
+    `static` scales come from an earlier calibration, so the kernel takes 1 FLOP (scaling). The interpreter
+    uses the best scales in either case.
     """
 
     opcode = "quantize"
@@ -138,7 +139,6 @@ class Quantize(Op):
         return replace(self, to=to.name)
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
-        """The narrow type."""
         return (named(self.to),)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
@@ -148,13 +148,13 @@ class Quantize(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """What is left of x."""
+        """x, rounded to the dtype."""
         return (round_trip(operands[0], results[0].dtype),)
 
 
 @dataclass(frozen=True)
 class Dequantize(Op):
-    """x out of its narrow type, times its scales; 1 FLOP an element."""
+    """x from low precision to the dtype `to`, times its scales; 1 FLOP per element."""
 
     opcode = "dequantize"
     kind = "elementwise"
@@ -169,13 +169,12 @@ class Dequantize(Op):
         return replace(self, to=to.name)
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
-        """The wide type."""
         return (named(self.to),)
 
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """x itself: what the narrow type lost is lost already."""
+        """x itself: rounding happened at quantization."""
         return (operands[0],)
 
 
@@ -204,21 +203,21 @@ class Conversion(Op, ABC):
 
 @dataclass(frozen=True)
 class Compress(Conversion):
-    """x as it travels: what each rank holds, in the type `to`, a narrow one with scales found on the way.
+    """Convert each rank's part of x to the low-precision dtype `to` before it is sent, with scales.
 
-    Of a partial sum that is each rank's summand; the sum is then one of rounded summands.
+    Each rank of a partial sum converts its summand, so the sum adds rounded summands.
     """
 
     opcode = "compress"
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """As `quantize`, 2 an element; none into a wide type, which is a cast."""
+        """2 per element, as for `quantize`; none for a dtype of 16 bits or more, which is a cast."""
         return 2 * results[0].elements if results[0].dtype.low else 0
 
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """What is left of what this rank holds."""
+        """The part of this rank, rounded to the dtype."""
         return (round_trip(operands[0], results[0].dtype),)
 
 
@@ -229,11 +228,11 @@ class Decompress(Conversion):
     opcode = "decompress"
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """As `dequantize`, 1 an element; none out of a wide type, which is a cast."""
+        """1 per element, as for `dequantize`; none from a dtype of 16 bits or more, which is a cast."""
         return results[0].elements if operands[0].dtype.low else 0
 
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """x itself: what the type that travelled lost is lost already."""
+        """x itself: rounding happened before the transfer."""
         return (operands[0],)

@@ -16,11 +16,11 @@ from llmir.ir.core.tensor import Tensor
 
 @dataclass(frozen=True)
 class Repeat(Op):
-    """Runs graph `body` `times` times: the first `carried` operands go round, the rest are captured.
+    """Run graph `body` `times` times: the first `carried` operands are loop-carried, the rest are captured.
 
-    What the body gives beyond what goes round is handed out by its last run, in the types `gives`. Caches of
-    the body are per iteration, as are weights, but for those that name one tensor. `first` is the number of
-    the first layer, counted from where its graph begins; by default it follows the layers before it
+    The last iteration returns the additional results of the body, of types `gives`. Caches of the body are
+    separate for each iteration, and so are weights, except those that name a single tensor. `first` is the
+    number of the first layer, counted from the start of the graph. By default it follows the layers before it
     (`Program.iterations`).
     """
 
@@ -41,36 +41,33 @@ class Repeat(Op):
 
     @property
     def loop(self) -> Loop:
-        """The body, so many times."""
         return Loop(self.body, self.times, self.carried, self.first, self.gives)
 
     def looping(self, loop: Loop) -> Op:
-        """As `loop` says."""
         return replace(self, **loop._asdict())
 
     @classmethod
     def stated(cls, given: Mapping[str, object], results: tuple[Tensor, ...]) -> dict[str, object]:
-        """What it hands out."""
+        """The types of the additional results."""
         carried = given.get("carried", 1)
         out = results[carried:] if isinstance(carried, int) else ()
         return {"gives": out} if out else {}
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
-        """What goes round keeps its axes; what is handed out has new ones."""
+        """Loop-carried values retain their axes; additional results have new ones."""
         names = [_axes("x", i, t) for i, t in enumerate(operands)]
         out = [*names[: self.carried], *(_axes("y", i, t) for i, t in enumerate(self.gives))]
         return equation(f"{', '.join(names)} -> {', '.join(out)}")
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """What goes round keeps its type; what is handed out has the one that is stated."""
+        """Loop-carried values retain their types; additional results have the declared types."""
         return (*operands[: self.carried], *self.gives)
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
-        """Those of `types`."""
         return tuple(t.dtype for t in self.types(tuple(operands)))
 
     def work(self, operands: Sequence[Tensor], results: Sequence[Tensor], mesh: Mesh) -> Work:
-        """None of its own: its cost is its body's."""
+        """None: the cost is in the body."""
         return Work(results[0].dtype, 0, 0, (0,) * len(operands), (0,) * len(results))
 
 

@@ -1,8 +1,8 @@
 """Residuals in several streams: hyper-connections (arXiv:2512.24880) and AltUp (arXiv:2301.13310).
 
-With hyper-connections, a sublayer reads a weighted sum of the streams. Its output is added to each stream by
-another weight, after a matrix whose rows and columns sum to one has mixed the streams. With AltUp, a layer
-computes on one of several streams, and the others are predicted and corrected.
+With hyper-connections, a sublayer reads a weighted sum of the streams. Its output is added to each stream
+with another weight, after a doubly stochastic matrix has mixed the streams. With AltUp, a layer computes on
+one of several streams, and the others are predicted and corrected.
 
 Axes: `b` sequences, `t` new tokens, `n` streams, `m` streams after the op, `h` hidden, `k` weights of a
 token.
@@ -31,7 +31,7 @@ from .norm import softmax
 
 @dataclass(frozen=True)
 class SplitStreams(Op):
-    """x in each of so many `streams`."""
+    """Copy x to `streams` streams."""
 
     opcode = "split_streams"
     kind = "elementwise"
@@ -52,10 +52,11 @@ class SplitStreams(Op):
 
 @dataclass(frozen=True)
 class JoinStreams(Op):
-    """Σ over streams of (sigmoid(logit · scale + base) + eps) · stream, of logits of normalized streams.
+    """Σ over streams of (sigmoid(logit · scale + base) + eps) · stream, with logits of the normalized
+    streams.
 
-    The logits are of the streams as they come: what RMSNorm divides them by is found here. FLOPs: 2 an
-    element for its squares, 2 for the sum, 6 a logit.
+    The logits are computed from the raw streams, and this op divides them by the RMS. FLOPs: 2 per element
+    for the squares, 2 for the sum, 6 per logit.
     """
 
     opcode = "join_streams"
@@ -67,11 +68,10 @@ class JoinStreams(Op):
     norm_eps: float = 1e-6
 
     def count(self, streams: int) -> tuple[int, ...]:
-        """How many logits there are of each part, which has one of the scales."""
+        """The number of logits of each part; each part has one scale."""
         return (streams,)
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """As the equation says; `VerifyError` for other numbers of logits or scales."""
         found, streams = super().types(operands), operands[0].shape[2]
         parts = self.count(streams) if isinstance(streams, int) else ()
         if operands[1].shape[-1] != sum(parts) or operands[3].shape[0] != len(parts):
@@ -106,10 +106,11 @@ class JoinStreams(Op):
 
 @dataclass(frozen=True)
 class EnterStreams(JoinStreams):
-    """`join_streams`, and with what to leave by: a weight for each stream, and the matrix that mixes them.
+    """`join_streams`, plus the coefficients for the exit: a weight per stream, and the matrix that mixes
+    them.
 
-    The weights are 2 · sigmoid. The matrix is a softmax by rows, then columns and rows are divided by their
-    sums in turn, `iterations` times in all (Sinkhorn and Knopp), 2 FLOPs an element each.
+    The weights are 2 · sigmoid. The matrix is a softmax over rows; then its columns and rows are alternately
+    divided by their sums, `iterations` times in total (Sinkhorn and Knopp), at 2 FLOPs per element.
     """
 
     opcode = "enter_streams"
@@ -122,7 +123,6 @@ class EnterStreams(JoinStreams):
         return (streams, streams, streams * streams)
 
     def new_axes(self, operands: Sequence[Tensor]) -> dict[str, Size]:
-        """As many streams after it."""
         return {"m": operands[0].shape[2]}
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
@@ -165,7 +165,6 @@ class LeaveStreams(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """As in its name."""
         streams, x, weights, matrix = operands
         mixed = np.einsum("btnh,btnm->btmh", streams, matrix)
         return (mixed + np.einsum("bth,btm->btmh", x, weights),)
@@ -176,7 +175,7 @@ class LeaveStreams(Op):
 
 @dataclass(frozen=True)
 class Pick(Op):
-    """One of several streams, or of what layers take each a part of: `index`, or −1 for the layer's own."""
+    """One of several streams, or of a value with one part per layer: `index`, or −1 for the own part."""
 
     opcode = "pick"
     kind = "gather"
@@ -186,17 +185,14 @@ class Pick(Op):
     index: int = -1
 
     def numbered(self, layer: int) -> Op:
-        """That of the layer."""
         return replace(self, index=layer) if self.index < 0 else self
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
-        """What it picks."""
         return (results[0].bytes,)
 
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """As in its name."""
         return (operands[0][:, :, self.index],)
 
 

@@ -41,11 +41,12 @@ SCALINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Rotary(Op):
-    """Ops that rotate by position (arXiv:2104.09864, eq. 34), the two halves of a head as HF pairs them.
+    """Base class of ops that rotate by position (arXiv:2104.09864, eq. 34), pairing the halves of a head as
+    HF does.
 
-    `scaling` is one of `SCALINGS`, which says what its `factors` are. Of each head the first `size` elements
-    are rotated, the `last` ones if so, all if that is 0; with `interleaved`, neighbours are the pairs
-    (GPT-J). Rows lie `stride` positions apart, each at the first of its own.
+    `scaling` is a key of `SCALINGS`, which defines the `factors`. The first `size` elements of each head are
+    rotated, or the last ones with `last`, or all if `size` is 0. With `interleaved`, neighbors form the pairs
+    (GPT-J). Rows are `stride` positions apart, and each has the first of its positions.
     """
 
     sense: ClassVar[int] = 1
@@ -59,7 +60,6 @@ class Rotary(Op):
     stride: int = 1
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """As the equation says; `VerifyError` for factors that are not those of the scaling."""
         if self.scaling not in SCALINGS:
             known = ", ".join(SCALINGS)
             raise VerifyError(f"scaling {plain(self.scaling)!r} is none of {known}")
@@ -77,7 +77,7 @@ class Rotary(Op):
 
     def rotate(self, x: Array, at: ExecutionPlace) -> Array:
         """`x` with tokens on axis 1 and the head on the last, rotated by their global positions."""
-        # Rows of several tokens each are not the last of so many tokens, as a shorter sequence is.
+        # Rows that represent several tokens: the last rows do not form a shorter sequence.
         first = at.cached + at.origin("t") if self.stride == 1 else at.cached // self.stride
         positions = (first + np.arange(x.shape[1])) * self.stride
         size = self.size or x.shape[-1]
@@ -94,7 +94,7 @@ class Rotary(Op):
         return np.concatenate(parts, axis=-1)
 
     def turned(self, x: Tensor) -> Size:
-        """How many elements are rotated."""
+        """The number of rotated elements."""
         return product(x.shape[:-1]) * (self.size or x.shape[-1])
 
 
@@ -108,7 +108,7 @@ def _frequencies(rope: Rotary, size: int, length: int) -> tuple[Array, float]:
     unscaled: Array = theta**-powers
     if rope.scaling == "linear":
         return unscaled / rope.factors[0], 1.0
-    if rope.scaling == "proportional":  # powers as of the whole head, of which the first pairs turn
+    if rope.scaling == "proportional":  # exponents of the whole head; only the first pairs rotate
         factor, share = rope.factors
         return unscaled / factor * (np.arange(size // 2) < int(share * size // 2)), 1.0
     if rope.scaling == "llama3":
@@ -123,15 +123,17 @@ def _frequencies(rope: Rotary, size: int, length: int) -> tuple[Array, float]:
 
 
 def _llama3(unscaled: Array, factor: float, low: float, high: float, trained: float) -> Array:
-    """Long wavelengths slowed by `factor`, short ones kept, those between blended."""
+    """Divide the frequencies of long wavelengths by `factor`, leave short ones, interpolate between."""
     turns = trained * unscaled / (2 * math.pi)
-    kept = np.clip((turns - low) / max(high - low, 1e-30), 0.0, 1.0)  # alike in Llama 4: a step
+    kept = np.clip(
+        (turns - low) / max(high - low, 1e-30), 0.0, 1.0
+    )  # with equal bounds, as in Llama 4, a step
     result: Array = unscaled * (kept + (1 - kept) / factor)
     return result
 
 
 def _yarn(unscaled: Array, theta: float, factor: float, trained: float, *more: float) -> tuple[Array, float]:
-    """Blended over the dimensions between those that turn fast and slow (arXiv:2309.00071, as HF has it)."""
+    """Interpolate between the dimensions that rotate fast and slowly (arXiv:2309.00071, as in HF)."""
     (*turns, amplitude, truncate), size = more, 2 * len(unscaled)
     low, high = (size * math.log(trained / (n * 2 * math.pi)) / (2 * math.log(theta)) for n in turns)
     if truncate:
@@ -151,7 +153,6 @@ class Rope(Rotary):
     vector_flops = 6
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """Of the elements that are rotated."""
         return self.vector_flops * self.turned(operands[0])
 
     def evaluate(
@@ -163,7 +164,7 @@ class Rope(Rotary):
 
 @dataclass(frozen=True)
 class Unrope(Rope):
-    """`rope` the other way: what a mean of rotated values has of its query's position is taken back."""
+    """The inverse of `rope`: removes the query's position from a mean of rotated values."""
 
     opcode = "unrope"
     sense = -1
@@ -233,11 +234,10 @@ class RopeAppend(Rotary):
     aliases = MappingProxyType({0: 0, 1: 3, 2: 4})
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
-        """Those of q and of the caches."""
         return tuple(operands[i].dtype for i in (0, 3, 4))
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """That of the rotations of q and k."""
+        """The FLOPs of the rotations of q and k."""
         return Rope.vector_flops * (self.turned(operands[0]) + self.turned(operands[1]))
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:

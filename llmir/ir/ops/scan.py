@@ -1,6 +1,6 @@
 """State-space scans (Mamba, Mamba-2), and the short convolution before them.
 
-A scan keeps one state per sequence and channel; every token decays it and adds to it.
+A scan stores one state per sequence and channel; every token decays it and adds to it.
 
 Axes: `b` sequences, `t` new tokens, `g` groups, `r` heads of each, `d` head size, `n` state size, `f`
 channels. Of the convolution: `v` tokens before the new ones, `w` taps; all other axes are channels.
@@ -37,9 +37,9 @@ def softplus(x: Array) -> Array:
 
 @dataclass(frozen=True)
 class Scan(Op):
-    """An op that goes through tokens with a state, which is its last operand and its second result.
+    """An op that processes tokens with a state, which is its last operand and its second result.
 
-    `chunk` tokens go through at once, by matrix products; 1 is the recurrence, which means the same.
+    `chunk` tokens are processed together by matrix products; 1 is the equivalent recurrence.
     """
 
     kind = "scan"
@@ -48,7 +48,6 @@ class Scan(Op):
     chunk: int = 1
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """As the equation says; `VerifyError` for no chunk."""
         if self.chunk < 1:
             raise VerifyError(f"{self.opcode}: chunk: expected an integer from 1 up, got {self.chunk}")
         return super().types(operands)
@@ -59,7 +58,7 @@ class Scan(Op):
         return replace(self, chunk=self.usual) if self.chunk == 1 else None
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
-        """Those of x and of the state."""
+        """The dtypes of x and of the state."""
         return operands[0].dtype, operands[-1].dtype
 
     def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -67,24 +66,24 @@ class Scan(Op):
         return (prod(shape),)
 
     def chunks(self, tokens: Size) -> tuple[Size, Size]:
-        """(how many, tokens of each): the last is as long as the others, as kernels pad it."""
+        """The number of chunks and the tokens per chunk; kernels pad the last chunk to full length."""
         length = Min.of(tokens, self.chunk)
         return ceildiv(tokens, self.chunk), length
 
     def between(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """Elements of the states before all chunks; none in a step of one token, which goes into the last."""
+        """Elements of the states between chunks; none for one token, which updates the final state."""
         tokens = operands[0].shape[1]
         return Min.of(tokens - 1, 1) * self.chunks(tokens)[0] * results[1].elements if self.chunk > 1 else 0
 
     def pieces(self, tokens: int) -> Iterator[slice]:
-        """The tokens that go through at once."""
+        """The tokens of each chunk, as slices."""
         return (slice(i, min(i + self.chunk, tokens)) for i in range(0, tokens, self.chunk))
 
 
 def decays(steps: Array) -> tuple[Array, Array, Array]:
-    """Of logarithms of decay [b, l, …]: from before the piece to each token, between tokens, to its end.
+    """Decay factors from log-decays [b, l, …]: from the start to each token, between tokens, to the end.
 
-    Those between are [b, l, s, …], zero where s comes after l.
+    Factors between tokens have shape [b, l, s, …], with zeros where s is after l.
     """
     total = np.cumsum(steps, axis=1)
     seen = np.tril(np.ones((steps.shape[1],) * 2, dtype=bool)).reshape(
@@ -105,7 +104,6 @@ class SelectiveScan(Op):
     aliases = MappingProxyType({1: 6})
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
-        """Those of x and of the state."""
         return operands[0].dtype, operands[-1].dtype
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
@@ -141,7 +139,7 @@ class SsdScan(Scan):
     least: float = 0.0
 
     def gemms(self, operands: Sequence[Tensor]) -> tuple[Gemm, ...]:
-        """Of a chunk: c·bᵀ for each group; that by x, c by the state, x by b for each head."""
+        """For each chunk: c·bᵀ for each group; for each head the result by x, c by the state, x by b."""
         if self.chunk == 1:
             return ()
         n = self.equation(operands).sizes(operands)
@@ -164,9 +162,9 @@ class SsdScan(Scan):
         return masks + 4 * operands[0].elements + 2 * count * results[1].elements
 
     def workspace(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """What chunks add to states in fp32 and the states in c's type, then these beside c·bᵀ in fp32.
+        """State updates of the chunks in fp32, states in c's dtype, and c·bᵀ in fp32.
 
-        So has state-spaces/mamba's `_mamba_chunk_scan_combined_fwd`, with steps and decays in fp32.
+        This follows `_mamba_chunk_scan_combined_fwd` of state-spaces/mamba, with steps and decays in fp32.
         """
         states = self.between(operands, results)
         if not states:
@@ -214,14 +212,13 @@ class CausalConv(Op):
         return spell_equation(f"b t! *, * w!, b v! *{bias} -> b t! *, b v! *", len(operands[0].shape))
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """As the equation says; `VerifyError` unless the state has a token less than there are taps."""
         n = self.equation(operands).sizes(operands)
         if n["v"] + 1 != n["w"]:
             raise VerifyError(f"a state of {n['v']} tokens for {n['w']} taps, expected one less than taps")
         return super().types(operands)
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
-        """Those of x and of the state."""
+        """The dtypes of x and of the state."""
         return operands[0].dtype, operands[2].dtype
 
     def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -236,7 +233,7 @@ class CausalConv(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """The tokens kept and the new ones, weighted."""
+        """The weighted sum of the stored and the new tokens."""
         x, weight, state, *bias = operands
         line, tokens = np.concatenate([state, x], axis=1), x.shape[1]
         taps = (line[:, j : j + tokens] * weight[..., j] for j in range(weight.shape[-1]))
@@ -246,7 +243,7 @@ class CausalConv(Op):
 
 @dataclass(frozen=True)
 class CausalConvSilu(CausalConv):
-    """The same, through silu, in one kernel."""
+    """`causal_conv` followed by silu, in one kernel."""
 
     opcode = "causal_conv_silu"
     lowered = True

@@ -25,7 +25,7 @@ from .rope import Append
 
 # --- Inputs, weights, buffers and caches ---
 
-SPARED = ("vocab", "expert")  # axes along which a rank may hold more than the model has
+SPARED = ("vocab", "expert")  # axes along which a rank may store more than the model has
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,6 @@ class Source(Op):
         return (0,)
 
     def typed(self, type: Tensor) -> Op:
-        """Of that type."""
         return replace(self, type=type)
 
     def giving(self, to: DType, x: DType) -> Op:
@@ -86,15 +85,15 @@ class Input(Source):
 class Weight(Source):
     """A parameter; `param` is its name in an HF checkpoint.
 
-    There, `{layer}` is the layer's number, `{layer:6.12}` its place among those, counted from 0, and
-    `{expert}` runs over the axis `expert`; without `{layer}` all layers have that tensor. `[i]` at the end is
-    the i-th of several weights that lie one below another in that tensor, `[i/n]` so in each of n equal
-    blocks, `^T` says that it is stored as [in, out], and `^F` that the experts' matrices are one
-    (`llmir.base.names.checkpoint_place`). `turns` is how many weights like it a benchmark multiplies by one
-    after another, so that some may still lie in a cache; 0 is as in a model, where all other weights of the
-    step come between.
-    Of its axis `vocab` or `expert` the last `spare` places are no parameters: engines pad vocabularies, and
-    hold experts twice. There lies once more what lies in the first places.
+    In the name, `{layer}` is the layer number, `{layer:6.12}` its index in the range 6 to 12, and `{expert}`
+    iterates over the axis `expert`. Without `{layer}` all layers share the tensor. A suffix `[i]` means the
+    i-th of several weights stored one below another, `[i/n]` the i-th in each of n equal blocks, `^T` storage
+    as [in, out], and `^F` one matrix for all experts (`llmir.base.names.checkpoint_place`).
+
+    `turns` is the number of equal weights that a benchmark uses in turn, so that some may remain in a cache.
+    0 is the situation in a model, where all other weights of the step are read in between. The last `spare`
+    places of the axis `vocab` or `expert` are not parameters: engines pad vocabularies and store redundant
+    experts. They repeat the first places.
     """
 
     opcode = "weight"
@@ -111,7 +110,6 @@ class Weight(Source):
         return self if name == self.param else replace(self, param=name)
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """The stated type; VerifyError if it has not so many places to spare."""
         pairs = zip(self.axes, self.type.shape, strict=False)
         places = next((size for axis, size in pairs if axis in SPARED), 0)
         if self.spare and isinstance(places, int) and not 0 < self.spare < places:
@@ -120,7 +118,6 @@ class Weight(Source):
         return (self.type,)
 
     def widened(self, axis: str, by: int) -> Weight:
-        """With so many spare places more along that axis; itself if it has no such axis."""
         if axis not in self.axes:
             return self
         dim = self.axes.index(axis)
@@ -148,7 +145,7 @@ class Weight(Source):
 
 @dataclass(frozen=True)
 class Buffer(Weight):
-    """Numbers that lie in a checkpoint beside its parameters: bytes as a weight's, but no parameters."""
+    """Constants of a checkpoint, with bytes like a weight, that are not parameters."""
 
     opcode = "buffer"
 
@@ -160,7 +157,7 @@ class Buffer(Weight):
 
 @dataclass(frozen=True)
 class Cache(Source):
-    """What earlier steps left behind, such as keys `[B, C, g, d]`; it outlives the step."""
+    """Values from earlier steps, such as keys `[B, C, g, d]`; they outlive the step."""
 
     opcode = "cache"
     kind = "gather"
@@ -172,9 +169,9 @@ class Cache(Source):
 
 @dataclass(frozen=True)
 class Concat(Append):
-    """A cache with the new tokens' rows behind it, all in new memory, as `torch.cat` does.
+    """A cache followed by the rows of new tokens, all in new memory, as `torch.cat` does.
 
-    What a step finds in place of the old cache is the copy; that both are held for a while is not counted.
+    The next step uses the copy. The temporary coexistence of both caches is not counted.
     """
 
     opcode = "concat"
@@ -193,10 +190,10 @@ class Concat(Append):
 
 @dataclass(frozen=True)
 class Zeros(Op):
-    """As large as x, which is not read, and nothing but zeros: what is added to a first residual.
+    """Zeros in the shape of x, which is not read: the summand of the first residual.
 
-    They may be a partial sum over the mesh axes `over`. No kernel makes them: an engine's first layer is told
-    that there is nothing to add.
+    It may be a partial sum over the mesh axes `over`. No kernel writes the zeros; an engine's first layer
+    skips the addition.
     """
 
     opcode = "zeros"
@@ -204,7 +201,7 @@ class Zeros(Op):
     rule = "* -> *"
     zero = True
 
-    linear = frozenset({0})  # x, of which the shape alone counts, may be a partial sum
+    linear = frozenset({0})  # x, whose values are not used, may be a partial sum
 
     over: tuple[str, ...] = ()
 
@@ -214,7 +211,6 @@ class Zeros(Op):
         return False
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """That of x, whole or partial as stated."""
         (y,) = super().types(operands)
         return (y.laid(y.placements, self.over, y.tokens),)
 

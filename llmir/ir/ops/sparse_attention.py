@@ -40,8 +40,8 @@ from .norm import softmax
 class CompressRows(Op):
     """The entries that the new tokens complete: Σ softmax(gate + bias) · row over the tokens of each.
 
-    Of two series an entry takes the first of the entry's tokens before it, and the second of its own. Of each
-    row and channel 5 FLOPs for the softmax, 1 for the bias, 2 for the sum.
+    With two series, an entry combines the first series of the previous entry's tokens and the second series
+    of its own. FLOPs per row and channel: 5 for the softmax, 1 for the bias, 2 for the sum.
     """
 
     opcode = "compress_rows"
@@ -51,7 +51,7 @@ class CompressRows(Op):
     alike = MappingProxyType({1: 0})
 
     def new_axes(self, operands: Sequence[Tensor]) -> dict[str, Size]:
-        """As many entries as end among the new tokens; `VerifyError` for other series than one or two."""
+        """The number of entries that end among the new tokens."""
         bias = operands[2].shape
         tokens = bias[0] if len(bias) == 3 else None
         if not isinstance(tokens, int) or bias[1] not in (1, 2):
@@ -89,11 +89,11 @@ class CompressRows(Op):
 
 @dataclass(frozen=True)
 class CompressedAttention(Op):
-    """softmax over a window of keys that all heads share and that are values too, with sinks.
+    """softmax attention over a window of keys that all heads share and that are also the values, with sinks.
 
-    With a `stride` there are entries of so many tokens beside them, and a query sees those that end before or
-    at its own; with an index, the `top_k` of them that it says, which are found inside by a comparison for
-    each candidate. Nothing of the scores goes through memory.
+    With a `stride`, there are also compressed entries of this many tokens; a query sees those that end at or
+    before its position. With an index, a query sees the `top_k` entries that the index selects, with one
+    comparison per candidate. Scores are not written to memory.
     """
 
     opcode = "compressed_attention"
@@ -108,12 +108,11 @@ class CompressedAttention(Op):
 
     @cached_property
     def masks(self) -> list[Mask]:
-        """Who sees which keys, and which entries if there are some."""
+        """The mask of the keys, and of the entries if there are any."""
         chosen = [ChosenEntries(self.stride, self.top_k)] if self.top_k else [Entries(self.stride or 1)]
         return [mask(self.mask), *(chosen if self.stride else [])]
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """As the equation says; `VerifyError` for no mask, or entries and an index that are not stated."""
         due = 3 + bool(self.stride) + bool(self.stride and self.top_k)
         if len(self.masks) > 2 or len(operands) != due:
             fact = f"stride {self.stride} and top_k {self.top_k}"
@@ -121,7 +120,6 @@ class CompressedAttention(Op):
         return super().types(operands)
 
     def remark(self, operands: Sequence[Tensor]) -> str:
-        """What a query sees."""
         which = f"{self.top_k} of the entries" if self.top_k else "all entries"
         return f"{self.mask}, {which} of {self.stride} tokens" if self.stride else self.mask
 
@@ -135,7 +133,7 @@ class CompressedAttention(Op):
         return (prod(shape),)
 
     def pairs(self, operands: Sequence[Tensor]) -> Size:
-        """Twice those of the queries of one head with keys and entries."""
+        """Twice the number of pairs of the queries of one head with keys and entries."""
         return sum((by.pairs(operands[0].shape[1], C) for by in self.masks), start=0)
 
     def gemms(self, operands: Sequence[Tensor]) -> tuple[Gemm, ...]:
@@ -156,7 +154,7 @@ class CompressedAttention(Op):
         return 5 * n["b"] * n["g"] * n["r"] * softmaxes + sum((x.elements for x in operands[4:]), start=0)
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
-        """Of keys and entries, those that some query sees, once."""
+        """Only keys and entries that at least one query sees, once."""
         new, found = operands[0].shape[1], [x.bytes for x in operands]
         for slot, by in zip((1, 3), self.masks, strict=False):
             found[slot] = operands[slot].resized(1, by.keys(new, C)).bytes
@@ -199,9 +197,9 @@ def chosen_blocks(blocks: Array, keys: int, by: ChosenBlocks, local: int, at: Ex
 
 @dataclass(frozen=True)
 class BlockScores(Op):
-    """Of each block of `length` keys the largest q · kᵀ that a query sees, in fp32; keys are shared by heads.
+    """The largest visible q · kᵀ in each block of `length` keys, in fp32; heads share the keys.
 
-    Of the product 2·m·n·k, and 1 (a comparison) a head and pair.
+    FLOPs: 2·m·n·k for the product, and 1 (a comparison) per head and pair.
     """
 
     opcode = "block_scores"
@@ -212,7 +210,7 @@ class BlockScores(Op):
     length: int
 
     def new_axes(self, operands: Sequence[Tensor]) -> dict[str, Size]:
-        """As many blocks as there are, the last maybe not whole; `VerifyError` for blocks of none."""
+        """The number of blocks; the last may be incomplete."""
         if self.length < 1:
             raise VerifyError(f"block_scores: expected keys from 1 up, got {self.length}")
         return {"n": ceildiv(operands[1].shape[1], self.length)}
@@ -260,7 +258,6 @@ class SelectBlocks(Op):
     local: int = 1
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Those of the scores; `VerifyError` unless a query's own block is one of those chosen."""
         checked(self.opcode, self.length, self.top_k, self.local)
         return super().types(operands)
 
@@ -287,9 +284,9 @@ def checked(opcode: str, length: int, top_k: int, local: int) -> None:
 
 @dataclass(frozen=True)
 class BlockSparseAttention(FlashAttention):
-    """That of each query over the keys alone of the blocks that an index says, as `select_blocks` has it.
+    """Attention of each query over the blocks of keys that an index selects (`select_blocks`).
 
-    The index is the last operand; its largest are found inside, by a comparison for each candidate.
+    The index is the last operand. The op selects its largest values, with one comparison per candidate.
     """
 
     opcode = "block_sparse_attention"
@@ -307,16 +304,14 @@ class BlockSparseAttention(FlashAttention):
         return ChosenBlocks(self.length, self.top_k)
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """As the equation says; `VerifyError` unless a query's own block is one of those chosen."""
         checked(self.opcode, self.length, self.top_k, self.local)
         return super().types(operands)
 
     def remark(self, operands: Sequence[Tensor]) -> str:
-        """How many keys a query sees."""
         return f"{self.top_k} blocks of {self.length} keys a query"
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
-        """The rule, in which the last axes are the index's."""
+        """The rule; its last axes belong to the index."""
         return equation(self.rule)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
@@ -327,7 +322,7 @@ class BlockSparseAttention(FlashAttention):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """As eager code does it."""
+        """The unfused computation, as in eager code."""
         q, k, v, index = operands
         scores = np.einsum("btgrd,bcgd->bgrtc", q, k, optimize=True) * self.scale
         scores = mask_scores(scores, mask(self.mask), {"g": 1, "r": 1}, at)

@@ -20,11 +20,12 @@ from .norm import softmax
 
 @dataclass(frozen=True)
 class TopK(Op):
-    """The `k` largest of each row and which they were; 1 FLOP (a comparison) a candidate.
+    """The `k` largest values of each row and their indices; 1 FLOP (a comparison) per candidate.
 
-    A bias, if there is one, is added for the choice alone (arXiv:2408.15664). Of `groups` of neighbours only
-    the `kept` groups are chosen from whose `best` largest sum highest (arXiv:2405.04434, 2412.19437). With
-    `normalize`, the chosen values are divided by their sum. They are multiplied by `scale`.
+    A bias, if there is one, affects only the choice (arXiv:2408.15664). With `groups` of neighbors,
+    candidates come from the `kept` groups with the largest sum of their `best` values (arXiv:2405.04434,
+    2412.19437). With `normalize`, the chosen values are divided by their sum. They are then multiplied by
+    `scale`.
     """
 
     opcode = "top_k"
@@ -41,7 +42,7 @@ class TopK(Op):
     scale: float = 1.0
 
     def score(self, x: Array) -> Array:
-        """What is compared: x as it comes."""
+        """The compared value: x itself by default."""
         return x
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
@@ -49,7 +50,6 @@ class TopK(Op):
         return equation(self.rule if len(operands) == 1 else "b t e!, e! -> b t k, b t k")
 
     def new_axes(self, operands: Sequence[Tensor]) -> dict[str, Size]:
-        """`k` of at most those `e` that the kept groups have."""
         candidates = operands[0].shape[-1]
         if not 1 <= self.kept <= self.groups:
             raise VerifyError(f"{self.opcode}: cannot keep {self.kept} of {self.groups} groups")
@@ -83,7 +83,7 @@ class TopK(Op):
         return values / total * self.scale, chosen
 
     def _limited(self, scores: Array) -> Array:
-        """−∞ outside of the groups that are kept."""
+        """The scores, with −∞ outside the chosen groups."""
         *rows, candidates = scores.shape
         grouped = scores.reshape(*rows, self.groups, candidates // self.groups)
         highest = np.sort(grouped, axis=-1)[..., -self.best :].sum(axis=-1)
@@ -95,9 +95,9 @@ class TopK(Op):
 
 @dataclass(frozen=True)
 class SoftmaxTopK(TopK):
-    """softmax and top-k in one kernel, as engines route; the softmax takes 5 FLOPs a candidate.
+    """softmax and top-k in one kernel, as in engines; the softmax takes 5 FLOPs per candidate.
 
-    Its attributes and its bias are those of `top_k`.
+    Attributes and bias are those of `top_k`.
     """
 
     opcode = "softmax_top_k"
@@ -115,39 +115,37 @@ class SoftmaxTopK(TopK):
 
 @dataclass(frozen=True)
 class SigmoidTopK(SoftmaxTopK):
-    """sigmoid and top-k in one kernel; the sigmoid takes 4 FLOPs a candidate.
+    """sigmoid and top-k in one kernel; the sigmoid takes 4 FLOPs per candidate.
 
-    Its attributes and its bias are those of `top_k`.
+    Attributes and bias are those of `top_k`.
     """
 
     opcode = "sigmoid_top_k"
     scoring = 4
 
     def score(self, x: Array) -> Array:
-        """Of each candidate by itself."""
         return sigmoid(x)
 
 
 @dataclass(frozen=True)
 class SqrtSoftplusTopK(SoftmaxTopK):
-    """√softplus and top-k in one kernel; the score takes 6 FLOPs a candidate.
+    """√softplus and top-k in one kernel; the score takes 6 FLOPs per candidate.
 
-    Its attributes and its bias are those of `top_k`.
+    Attributes and bias are those of `top_k`.
     """
 
     opcode = "sqrt_softplus_top_k"
     scoring = 6
 
     def score(self, x: Array) -> Array:
-        """Of each candidate by itself."""
         return sqrt_softplus(x)
 
 
 @dataclass(frozen=True)
 class HashTopK(Op):
-    """The experts that a table says of each token, by its id, and their scores, divided by their sum.
+    """The experts of each token from a table by token id, and their scores divided by the sum of scores.
 
-    They are multiplied by `scale`; 2 FLOPs an expert (arXiv:2106.04426 chooses so).
+    The scores are multiplied by `scale`; 2 FLOPs per expert (hash routing, arXiv:2106.04426).
     """
 
     opcode = "hash_top_k"
@@ -170,7 +168,6 @@ class HashTopK(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """As in its name."""
         scores, table, ids = operands
         chosen = table[ids.astype(int)].astype(int)
         values = np.take_along_axis(scores, chosen, axis=-1)
@@ -179,10 +176,10 @@ class HashTopK(Op):
 
 @dataclass(frozen=True)
 class SparseMixer(Op):
-    """Two experts, one after the other, as Phi-3.5-MoE chooses (arXiv:2409.12136, at inference).
+    """Choose two experts in sequence, as in Phi-3.5-MoE (arXiv:2409.12136, at inference).
 
-    The weight of each is a softmax over the candidates left that are within 2·jitter of the largest, to the
-    larger of its own score and that one.
+    The weight of each is a softmax over the remaining candidates whose distance from the largest score,
+    relative to the larger magnitude, is at most 2·jitter.
     """
 
     opcode = "sparse_mixer"
@@ -192,7 +189,6 @@ class SparseMixer(Op):
     jitter: float
 
     def new_axes(self, operands: Sequence[Tensor]) -> dict[str, Size]:
-        """Two, of as many or more."""
         candidates = operands[0].shape[-1]
         if isinstance(candidates, int) and candidates < 2:
             raise VerifyError(f"sparse_mixer: cannot choose 2 of {candidates}")
@@ -243,10 +239,10 @@ class ExpertScale(Op):
 
 @dataclass(frozen=True)
 class PickReplica(Op):
-    """One of the places of each of the `experts` that tokens chose, which lie in so many `places`.
+    """Choose one of the places of each chosen expert; `experts` experts occupy `places` places.
 
-    Those beyond the experts hold the first ones again. Its two tables, of how many copies an expert has and
-    of where they are, stay in the GPU's cache: of them an entry each is read.
+    Places beyond the number of experts store redundant copies. The two tables, the copies of each expert and
+    their places, stay in the GPU's cache; one entry of each is read per choice.
     """
 
     opcode = "pick_replica"
@@ -259,7 +255,7 @@ class PickReplica(Op):
     places: int
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
-        """What was chosen, and two entries of four bytes for each."""
+        """The chosen experts, and two entries of four bytes for each."""
         (chosen,) = operands
         return (chosen.bytes + 2 * INT32.bytes_of(*chosen.shape),)
 

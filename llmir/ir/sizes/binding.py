@@ -23,8 +23,10 @@ from .polynomial import Dim, Factor, Monomial, Size
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 Places = np.ndarray[Any, np.dtype[np.intp]]
-_MANY_VALUES = 1 << 12  # values of which it pays to find those that differ
-_SPARSE = 8  # counts up to so many times as many as there are values are found in a table
+_MANY_VALUES = 1 << 12  # from this number on it pays to evaluate distinct values only
+_SPARSE = (
+    8  # distinct counts are found in a table if the largest is at most this many times the number of values
+)
 
 
 class Binding(Immutable):
@@ -34,8 +36,8 @@ class Binding(Immutable):
     """
 
     symbols: Mapping[str, Number]
-    _given: Mapping[Monomial, Number]  # products whose symbols have no values of their own
-    _monomials: dict[Monomial, Number]  # those that were asked for
+    _given: Mapping[Monomial, Number]  # products with values although their symbols have none
+    _monomials: dict[Monomial, Number]  # the products evaluated so far
     _places: dict[Dim, tuple[Binding, Places | None]]
 
     @property
@@ -82,7 +84,7 @@ class Binding(Immutable):
 
     @cached_property
     def xp(self) -> Namespace:
-        """The functions of its values: of numbers, of arrays, or of what records."""
+        """The functions for the kind of its values: numbers, arrays or recorded symbols."""
         return namespace(*self.symbols.values(), *self._given.values())
 
     @cached_property
@@ -95,7 +97,7 @@ class Binding(Immutable):
     def block(self, rows: slice | Places) -> Binding:
         """The same at some of the points: `rows` of the first axis of `shape`."""
         axes = len(self.shape)
-        # Pieces of what cannot be written need no copies.
+        # Pieces of a read-only array need no copies.
         found = Binding()
         symbols = {name: broadcast_rows(value, rows, axes) for name, value in self.symbols.items()}
         found._keep(
@@ -104,9 +106,9 @@ class Binding(Immutable):
         return found
 
     def apart(self, size: Dim) -> tuple[Binding, Places | None]:
-        """A product of symbols alone, at each of its values once, and where the points find theirs.
+        """Evaluate a product of symbols once for each distinct value, with the index of each point's value.
 
-        None where they are few: then it is at all points, of as many axes as it has.
+        For few values the result is the values at all points, with None.
 
         >>> from llmir.ir.sizes.polynomial import B, T
         >>> at, places = Binding(B=np.arange(9999) % 3, T=2).apart(B * T)
@@ -122,21 +124,21 @@ class Binding(Immutable):
 
     @staticmethod
     def keeping(**symbols: Number) -> Binding:
-        """The same, without copies of read-only arrays of float64: of ours, which nobody writes to."""
+        """Build a binding without copies of read-only float64 arrays that llmir owns."""
         found = object.__new__(Binding)
         found._keep({name: v if _ours(v) else _figures(v) for name, v in symbols.items()}, {})
         return found
 
     @staticmethod
     def only(size: Dim, value: Number) -> Binding:
-        """What says of a product of symbols what it is, and of the symbols nothing."""
+        """A binding of one product of symbols, without values of the symbols."""
         found = Binding()
         found._keep({}, {size.terms[0][0]: value})
         return found
 
 
 def broadcast_rows(value: Number, rows: slice | Places, axes: int) -> Number:
-    """Of what broadcasts to so many axes, what broadcasts to some rows of the first."""
+    """Select some rows of a value that broadcasts to `axes` axes."""
     whole = np.ndim(value) < axes or np.shape(value)[0] == 1
     return value if whole else value[rows]
 
@@ -170,10 +172,10 @@ def _bound(symbols: Mapping[str, Number]) -> Binding:
 
 
 class MixedBinding(Binding):
-    """Several bindings at once: a step in which some sequences are read and others go on by a token.
+    """Several bindings together: a step in which some sequences are in prefill and others decode.
 
-    What counts sequences, tokens or pairs of them is summed, and what does not (weights) is there once; a
-    function of one such sum (the experts that all tokens touch) is of the whole sum.
+    Sizes that count sequences, tokens or pairs are summed; constants (weights) count once. A function of a
+    sum, such as the experts that all tokens touch, is evaluated at the total.
 
     >>> from llmir.ir.sizes.polynomial import B, T
     >>> from llmir.ir.sizes.polynomial import ceildiv
@@ -197,7 +199,7 @@ class MixedBinding(Binding):
         return MixedBinding, (self.parts, self.phases)
 
     def within(self, phase: str) -> MixedBinding:
-        """Those in one phase; all where nothing is said of phases."""
+        """The parts in one phase; all parts if phases are not set."""
         if not self.phases:
             return self
         if phase not in self._within:
@@ -222,11 +224,10 @@ class MixedBinding(Binding):
         return sum(values[1:], start=values[0])
 
     def each(self, of: object, seconds: Callable[[Binding], Sequence[Number]]) -> list[Number]:
-        """Times that are of each part, together; `of` is what they are times of."""
+        """Add up times that are separate for each part; `of` is the timed object."""
         return [sum(times[1:], start=times[0]) for times in zip(*map(seconds, self.parts), strict=True)]
 
     def apart(self, size: Dim) -> tuple[Binding, Places | None]:
-        """Itself: a product of symbols says nothing of the parts."""
         return self, None
 
     @cached_property
@@ -248,13 +249,13 @@ class MixedBinding(Binding):
 
 # --- Packed bindings ---
 
-_MANY_NUMBERS = 1 << 20  # numbers from which their memory counts: 8 MiB
+_MANY_NUMBERS = 1 << 20  # from this many numbers on (8 MiB), memory matters
 
 
 class PackedBinding(Binding):
-    """Counts at very many points, which are held as `packed` has them.
+    """Counts at very many points, stored as by `pack`.
 
-    Blocks of it have float64. So have its `symbols`, which are made when they are asked for.
+    Blocks of it are float64, and so are its `symbols`, which are built on access.
     """
 
     _packed: Mapping[str, Number]
@@ -282,7 +283,7 @@ class PackedBinding(Binding):
 
 
 def pack(counts: Number) -> Number:
-    """Very many counts in the smallest type that has them, read-only; anything else as it is.
+    """Store very many counts in the smallest integer type, read-only; other values are unchanged.
 
     >>> pack(np.arange(2.0**20) % 300).dtype, pack(np.arange(3.0)).dtype
     (dtype('uint16'), dtype('float64'))
@@ -301,11 +302,11 @@ def is_packed(value: Any) -> bool:
 
 
 class UnevenBinding(Binding):
-    """A binding of one new token of each sequence, of which each has its own number of cached ones.
+    """A binding for one new token per sequence, where each sequence has its own context length.
 
-    A size is the mean of what it would be if all had the context of each. So what grows with sequences is
-    the sum over them, and what is of one sequence is what it is on average, which is not what it is at the
-    mean context.
+    A size is the mean over the contexts of the size with equal contexts. Sizes that are proportional to the
+    number of sequences are therefore sums over the sequences, and sizes per sequence are averages. The
+    average differs from the size at the mean context.
 
     >>> from llmir.ir.sizes.polynomial import B, C
     >>> from llmir.ir.sizes.polynomial import Min
@@ -318,7 +319,7 @@ class UnevenBinding(Binding):
     _each: Binding
 
     def __init__(self, contexts: Iterable[int], sequences: int | None = None) -> None:
-        """`sequences` are how many there are of these contexts, by default as many as contexts."""
+        """Bind `sequences` sequences with these contexts. The default is one sequence per context."""
         found = read_only(np.array(list(contexts), dtype=np.float64))
         count = len(found) if sequences is None else sequences
         super().__init__(B=count, T=1, C=_mean(found))
@@ -341,7 +342,7 @@ class UnevenBinding(Binding):
 
 
 def _mean(values: Number) -> Number:
-    """Of an array, an integer where it is one; a number as it is."""
+    """The mean of an array, as an integer if it is integral; numbers are unchanged."""
     if not isinstance(values, np.ndarray):
         return values
     mean = float(values.sum()) / len(values)

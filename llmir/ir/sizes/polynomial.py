@@ -1,7 +1,7 @@
 """Polynomials in symbols and atoms with integer coefficients, the atoms, and their text form.
 
 An atom is a function of sizes, one class each; its fields are its arguments. A field of type `int` is
-positive, a `Size` is any size, and a `Law` says how tokens choose experts. `name(arguments)` is its text.
+positive, a `Size` is any size, and a `Law` is a routing law. `name(arguments)` is the text of an atom.
 
 >>> from llmir.ir.sizes.binding import Binding
 >>> B, T = Dim.symbol("B"), Dim.symbol("T")
@@ -143,7 +143,7 @@ def product(sizes: Iterable[Size]) -> Size:
 
 
 def weighted_sum(parts: Iterable[tuple[Size, int]]) -> Size:
-    """The sum of sizes, each so many times.
+    """The sum of sizes times integer factors.
 
     >>> print(weighted_sum([(B * T, 2), (C + 1, 3), (B, -1)]))
     2*B*T + -1*B + 3*C + 3
@@ -156,7 +156,7 @@ def weighted_sum(parts: Iterable[tuple[Size, int]]) -> Size:
 
 
 def monomials(sizes: Iterable[Size]) -> tuple[Dim, ...]:
-    """What a binding is asked for by these sizes, each once: equal values of them give equal sizes.
+    """The distinct monomials of sizes: equal values of all of them give equal sizes.
 
     >>> monomials([3 * B * T + 2 * B, 5 * B])
     (B*T, B)
@@ -207,7 +207,7 @@ def symbols(size: Size) -> frozenset[str]:
 
 @lru_cache(maxsize=1 << 14)
 def after_step(size: Size) -> Size:
-    """A size of what was cached as it is after the step: with C + T in place of C.
+    """The size after a step: C + T replaces C.
 
     >>> print(after_step(2 * B * C))
     2*B*C + 2*B*T
@@ -216,7 +216,7 @@ def after_step(size: Size) -> Size:
 
 
 def put(size: Size, values: Mapping[str, Size]) -> Size:
-    """A size with others in place of some of its symbols.
+    """Substitute sizes for symbols.
 
     >>> print(put(2 * B * C, {"C": C - 5}))
     2*B*C + -10*B
@@ -241,7 +241,8 @@ def at_most(a: Size, b: Size) -> bool:
 
 
 def may_decrease(size: Size) -> bool:
-    """Whether a larger symbol may make it smaller: something that is no number is taken away, in atoms too.
+    """Whether a larger symbol may make the size smaller: a non-constant term is subtracted, also inside
+    atoms.
 
     >>> from llmir.ir.sizes.polynomial import ceildiv
     >>> may_decrease(2 * B * C + 1), may_decrease(C - 8 * T), may_decrease(ceildiv(C - 8 * T, 2))
@@ -263,17 +264,17 @@ class Atom(Record, ABC):
     """A function of sizes."""
 
     name: ClassVar[str] = ""
-    about: ClassVar[str] = ""  # what a reader of a printed size is told
-    most: ClassVar[int] = 1 << 20  # of its integers: laws of routing hold a number for each expert
+    about: ClassVar[str] = ""  # the explanation for readers of a printed size
+    most: ClassVar[int] = 1 << 20  # the largest integer argument; routing laws store a number per expert
 
     def __init_subclass__(cls) -> None:
-        if "name" in vars(cls):  # one that has none is what several share
+        if "name" in vars(cls):  # a class without a name is a shared base
             ATOMS[cls.name] = cls
 
     @classmethod
     def of(cls, *arguments: Size | Law) -> Size:
         """The size that the atom of these arguments is; VerifyError if they do not fit."""
-        kind: Any = cls  # a class is hashable, whatever its instances are
+        kind: Any = cls  # a class is always hashable
         return _size(kind, *arguments)
 
     def folded(self) -> Size | None:
@@ -282,15 +283,15 @@ class Atom(Record, ABC):
 
     @abstractmethod
     def at(self, value: Values) -> Number:
-        """Its value, by those of its arguments."""
+        """The value, computed from the values of the arguments."""
 
     @property
     def sizes(self) -> tuple[Size, ...]:
-        """Those of its arguments that are sizes."""
+        """The arguments that are sizes."""
         return tuple(getattr(self, f.name) for f in fields(self) if f.type == "Size")
 
     def put(self, size: Callable[[Size], Size]) -> Size:
-        """The same of other sizes."""
+        """The atom with a function applied to its size arguments."""
         given = ((f.type, getattr(self, f.name)) for f in fields(self))
         return self.of(*(size(value) if kind == "Size" else value for kind, value in given))
 
@@ -354,7 +355,6 @@ class Min(Atom):
     b: Size
 
     def folded(self) -> Size | None:
-        """Of two numbers, or of a number and the smaller of one and another size."""
         if isinstance(self.a, int) or not isinstance(self.b, int):
             return min(self.a, self.b) if isinstance(self.a, int) and isinstance(self.b, int) else None
         match self.a.terms:
@@ -377,7 +377,6 @@ class Max(Atom):
     b: Size
 
     def folded(self) -> Size | None:
-        """Of two numbers."""
         return max(self.a, self.b) if isinstance(self.a, int) and isinstance(self.b, int) else None
 
     def at(self, value: Values) -> Number:
@@ -387,9 +386,9 @@ class Max(Atom):
 
 @dataclass(frozen=True, eq=False)
 class Distinct(Atom):
-    """How many of `held` experts are expected to be touched by `tokens` that choose `chosen` of `experts`.
+    """The expected number of `held` experts that are touched by `tokens`, which choose `chosen` of `experts`.
 
-    Where ranks hold a part of them each, it is what the rank touches that touches most, one of experts/held.
+    If ranks share the experts, it is the number on the rank that touches most, out of experts/held ranks.
     """
 
     name = "distinct"
@@ -405,7 +404,6 @@ class Distinct(Atom):
     law: Law = CHANCE
 
     def at(self, value: Values) -> Number:
-        """As the law says."""
         return self.law.distinct(self.held, self.chosen, value(self.tokens), self.experts)
 
 
@@ -427,7 +425,7 @@ class Routed(Atom):
 
 @dataclass(frozen=True, eq=False)
 class Busiest(Atom):
-    """How many of those rows the busiest of `ranks` has (`ragged`)."""
+    """The rows of the busiest of `ranks` (`ragged`)."""
 
     name = "busiest"
     about = "busiest(ranks, k, n, E, law), the rows of k·n that the busiest rank is expected to have"
@@ -439,7 +437,6 @@ class Busiest(Atom):
     law: Law = CHANCE
 
     def at(self, value: Values) -> Number:
-        """As the law says."""
         return self.law.busiest(self.ranks, self.chosen, value(self.tokens), self.experts)
 
 
@@ -456,13 +453,13 @@ class Sent(Atom):
     law: Law = CHANCE
 
     def at(self, value: Values) -> Number:
-        """Where every expert has a rank of its own."""
+        """The value if every expert has its own rank."""
         return value(self.tokens) * self.chosen
 
 
 @dataclass(frozen=True, eq=False)
 class Reached(Atom):
-    """How many of those tokens the busiest of `ranks` has (`ragged`)."""
+    """The tokens on the busiest of `ranks` (`ragged`)."""
 
     name = "reached"
     about = "reached(ranks, k, n, E), the tokens of n of which the busiest rank is expected to have an expert"
@@ -474,7 +471,6 @@ class Reached(Atom):
     law: Law = CHANCE
 
     def at(self, value: Values) -> Number:
-        """As the law says."""
         return self.law.reached(self.ranks, self.chosen, value(self.tokens), self.experts)
 
 
@@ -487,18 +483,18 @@ class OfPhase(Atom):
     a: Size
 
     def folded(self) -> Size | None:
-        """A number is of no sequences."""
+        """A constant belongs to no sequence."""
         return self.a if isinstance(self.a, int) else None
 
     def at(self, value: Values) -> Number:
-        """Of the sequences that the binding says are in it; of all where it says nothing."""
+        """The value for the sequences in this phase, or for all if the binding has no phases."""
         within = getattr(value, "within", None)
         return within(self.phase)(self.a) if within else value(self.a)
 
 
 @dataclass(frozen=True, eq=False)
 class OfPrefill(OfPhase):
-    """Of the sequences that are read."""
+    """The argument for sequences in prefill."""
 
     name = "of_prefill"
     phase = "prefill"
@@ -506,7 +502,7 @@ class OfPrefill(OfPhase):
 
 @dataclass(frozen=True, eq=False)
 class OfDecode(OfPhase):
-    """Of the sequences that go on by a token."""
+    """The argument for decoding sequences."""
 
     name = "of_decode"
     phase = "decode"
@@ -528,9 +524,9 @@ def ceildiv(a: Size, by: int) -> Size:
 
 
 def distinct(held: int, chosen: int, tokens: Size, experts: int | None = None, by: Law = CHANCE) -> Size:
-    """How many of `held` experts are expected to be touched: E·(1−(1−k/E)^n) of all, or as another law says.
+    """The expected number of touched experts among `held`: E·(1−(1−k/E)^n) for uniform routing of all.
 
-    n tokens choose k of E `experts`; by default all of them are held (`Distinct`).
+    n tokens choose k of E `experts`. By default all experts are held (`Distinct`).
     """
     return Distinct.of(held, chosen, tokens, experts or held, by)
 
@@ -553,7 +549,7 @@ def parse(text: str) -> Size:
         raise ParseError(f"size {plain(text, 60)!r}: expected {allowed}") from None
 
 
-# A size of a real program has a few terms of a few factors. What multiplies out further is no size.
+# A size of a real program has a few terms of a few factors. A larger expansion is an error.
 _LONGEST = 2_000
 _TERMS, _FACTORS, _DIGITS = 200, 16, 30
 

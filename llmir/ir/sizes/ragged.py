@@ -1,9 +1,9 @@
 """Sizes of rows that are routed to experts: their total, and the part of one rank.
 
-Where a routing law loads some experts more, the shares of the ranks are uneven. Such a dimension has the size
+If a routing law loads some experts more, the shares of the ranks are uneven. Such a dimension has the size
 `routed(n, k, E, law)`, whose value is n·k; the busiest rank has `busiest(ranks, k, n, E, law)` of it. Tokens
-that go once to each rank with one of their experts are `sent(n, k, E, law)`, of which the busiest rank
-receives `reached(ranks, k, n, E, law)`.
+that are sent once to each rank with one of their experts have the size `sent(n, k, E, law)`, and the busiest
+rank receives `reached(ranks, k, n, E, law)`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def everyone(tokens: Size) -> Size:
 
 
 def to_ports(size: Size, ports: int) -> Size:
-    """Of what reaches a rank, as much as goes through each of the ports of its node: a token goes there once.
+    """The part of a rank's received bytes per port of its node, if a token is sent to each node once.
 
     >>> from llmir.ir.sizes.polynomial import B
     >>> from llmir.ir.sizes.routing_laws import CHANCE
@@ -75,7 +75,7 @@ def _of_all(by: Law) -> Law:
 
 
 def even(rows: Size) -> Size:
-    """As many rows, to be split by token."""
+    """The same number of rows, split evenly by token."""
     found = _atom(rows)
     return found.tokens * found.chosen if isinstance(found, Routed) else rows
 

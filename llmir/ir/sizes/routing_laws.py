@@ -1,19 +1,20 @@
-"""Routing laws: how tokens choose experts, and thus how many rows and experts a rank has.
+"""Routing laws: how tokens choose experts, and thus the rows and experts of a rank.
 
-- `Chance`, the default: each token draws its experts at random, all with equal probability. Routers that were
-  trained for balance approach this law, not even shares.
-- `Even`, `GroupLimitedRouting`, `LocalRouting`: loads that are dealt out, also behind a router or an
+- `Chance`, the default: each token chooses experts uniformly at random. Routers that were trained for balance
+  approach this law, not even shares.
+- `Even`, `GroupLimitedRouting`, `LocalRouting`: evenly distributed loads, directly or behind a router or an
   exchange.
 - `PowerLaw`: loads of density ∝ load^-exponent on [1, 0.8·tokens], scaled to tokens·chosen and rounded, as in
   AIConfigurator's benchmarks (ai-dynamo/aiconfigurator, collector/helper.py); the timed rank is the busiest.
 - `Zipf`: the r-th most popular expert has the weight r^-skew. Drawing k experts without replacement is taking
-  the first k of E exponential clocks (Kool, van Hoof & Welling 2019, arXiv:1903.06059), so expert e is among
-  them with probability 1 − exp(−λ·w_e), where λ is the time at which k clocks are expected to have rung
-  (order sampling: Rosén 1997). Experts lie on ranks without regard to their popularity.
+  the first k of E exponential clocks (Kool, van Hoof & Welling 2019, arXiv:1903.06059). Expert e is therefore
+  among them with probability 1 − exp(−λ·w_e), where λ is the time at which k clocks are expected to have rung
+  (order sampling: Rosén 1997). Experts are assigned to ranks without regard to their popularity.
 - `Replicas`: another law with redundant copies, placed as by EPLB (`replicate_experts` and `balanced_packing`
   of deepseek-ai/EPLB; vLLM, SGLang and TensorRT-LLM use the same). The expert whose copies have the highest
-  load gets the next copy; then copies go, heaviest first, to the least loaded rank with room. Loads are means
-  over many steps, and a row goes to a random copy (vLLM's `eplb_map_to_physical_and_record`).
+  load gets the next copy. Copies are then assigned, heaviest first, to the least loaded rank with a free
+  place. Loads are means over many steps, and a row is sent to a random copy (vLLM's
+  `eplb_map_to_physical_and_record`).
 
 `excess` estimates the largest of several similar sums from their cumulants.
 """
@@ -50,15 +51,14 @@ _STEP = 0.05  # probabilities that differ by less are taken together; the sum ov
 
 @dataclass(frozen=True)
 class Law(ABC):
-    """How the tokens of a step choose `chosen` of `experts` experts each, those of a rank lying together.
+    """The way in which the tokens of a step choose `chosen` of `experts` experts each.
 
-    Where ranks do not divide the experts, all count as having as many as the fullest.
-
-    Its fields are its parameters; `word(parameters)` is its text, of which `law` makes it again.
+    A rank has consecutive experts. If the ranks do not divide the experts, each counts as the fullest. The
+    fields are the parameters, and `word(parameters)` is the text that `law` parses.
     """
 
     word: ClassVar[str] = ""
-    alone: ClassVar[bool] = False  # it is of one rank, so that experts cannot be laid over several
+    alone: ClassVar[bool] = False  # it describes one rank, so experts cannot be sharded over several
 
     def __init_subclass__(cls) -> None:
         LAWS[cls.word] = cls
@@ -66,45 +66,46 @@ class Law(ABC):
     @property
     @abstractmethod
     def about(self) -> str:
-        """What a report says of it."""
+        """The description in a report."""
 
     def popularity(self, chosen: int, experts: int) -> Array:
-        """The probability that a token chooses each expert; VerifyError of a law that does not say it."""
+        """The probability that a token chooses each expert; VerifyError if the law does not define it."""
         fact = "says how busy ranks are, but not with which experts; expected chance, even or zipf:skew"
         raise VerifyError(f"copies of experts: {self.word} {fact}")
 
     def noise(self, chances: Array) -> Array:
-        """The variance of the rows that a token brings experts of such chances."""
+        """The variance of the rows that a token gives to experts with these probabilities."""
         return chances * (1 - chances)
 
     def touched(self, chance: float, tokens: Number) -> Number:
-        """The probability that one of so many tokens chooses an expert of that chance."""
+        """The probability that at least one of `tokens` tokens chooses an expert with this probability."""
         return -namespace(tokens).expm1(tokens * math.log1p(-min(chance, 1 - _TINY)))
 
     def places(self, experts: int) -> int:
-        """In how many places they lie."""
+        """The number of places for experts, redundant copies included."""
         return experts
 
     def instead(self, by: Law) -> Law:
-        """Another law of how tokens choose, for experts that lie as they did."""
+        """Another routing law for the same placement of experts."""
         return by
 
     def short(self, lengths: dict[int, int]) -> Law:
-        """The law of a model whose lengths are others."""
+        """The law for a model with shortened axes."""
         return self
 
     @abstractmethod
     def busiest(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
-        """How many of all tokens·chosen rows the busiest of `ranks` has; whole."""
+        """The rows of the busiest of `ranks`, out of tokens·chosen; an integer."""
 
     @abstractmethod
     def distinct(self, held: int, chosen: int, tokens: Number, experts: int) -> Number:
-        """How many of the `held` experts of that rank these rows touch; an expected number."""
+        """The expected number of `held` experts on the busiest rank that these rows touch."""
 
     def reached(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
-        """How many tokens have an expert on the busiest of `ranks`; whole.
+        """The number of tokens that have an expert on the busiest of `ranks`; an integer.
 
-        Its rows fall to tokens as if each had so many chances as it can have rows there.
+        Rows are assumed to be distributed over tokens as if each had as many chances as it can have rows
+        there.
         """
         chances = min(chosen, fullest(self.places(experts), ranks))
         xp = namespace(tokens)
@@ -130,7 +131,7 @@ def parameter(law: Law, name: str, value: object, most: float) -> None:
 
 
 def whole(rows: Number) -> Number:
-    """`rows` rounded up, but for what rounding has added; an integer of a number."""
+    """Round up, except for rounding errors; a number gives an integer."""
     return namespace(rows).ceil(rows * (1 - _TINY))
 
 
@@ -146,7 +147,7 @@ def alike(chosen: int, experts: int) -> Array:
 
 
 def levels(chances: Array) -> tuple[tuple[float, int], ...]:
-    """Probabilities with how many experts have them, those that are almost alike together."""
+    """Distinct probabilities with their number of experts; nearly equal ones are merged."""
     p = chances[chances > 0]
     _, which, counts = np.unique(np.round(np.log(p) / _STEP), return_inverse=True, return_counts=True)
     means = np.bincount(which, p) / counts
@@ -189,7 +190,7 @@ def _text(value: object) -> str:
 
 
 def _form(kind: type[Law]) -> str:
-    """As it is written, `zipf:skew`."""
+    """The text form of a law, such as `zipf:skew`."""
     names = [f.name for f in fields(kind)]
     if len(names) == 1:
         return f"{kind.word}:{names[0]}"
@@ -201,9 +202,9 @@ def _form(kind: type[Law]) -> str:
 
 @dataclass(frozen=True)
 class Chance(Law):
-    """Each token draws k of E experts without replacement; work is that of the rank that has most by chance.
+    """Each token chooses k of E experts uniformly without replacement; work is that of the busiest rank.
 
-    A given expert is missed by n tokens with probability (1 − k/E)^n.
+    n tokens miss a given expert with probability (1 − k/E)^n.
 
     >>> [round(Chance().busiest(64, 8, n, 256) / (n / 8), 2) for n in (64, 256, 4096)]
     [2.0, 1.44, 1.11]
@@ -213,19 +214,17 @@ class Chance(Law):
 
     @property
     def about(self) -> str:
-        """As a report says it."""
         return "tokens choose experts at random"
 
     def popularity(self, chosen: int, experts: int) -> Array:
-        """All alike."""
         return alike(chosen, experts)
 
     def busiest(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
-        """How many rows the busiest of `ranks` is expected to have, of tokens·chosen in all; rounded up.
+        """The expected rows of the busiest of `ranks`, out of tokens·chosen; rounded up.
 
-        What a token brings a rank is hypergeometric. The shares have one total: their correlation of
-        −1/(R − 1) makes the largest exceed the mean as that of independent ones of R/(R − 1) times the
-        variance does. Against simulation 1% from 16 tokens, 10% from 2, and 20% of a single one.
+        The rows of a token on a rank are hypergeometric. The shares have a fixed total: their correlation of
+        −1/(R − 1) makes the largest exceed the mean like independent shares of R/(R − 1) times the variance.
+        The error against simulation is 1% from 16 tokens on, 10% from 2, and 20% for one token.
         """
         if ranks == 1:
             return tokens * chosen
@@ -237,7 +236,7 @@ class Chance(Law):
         return whole(between(xp.minimum(n, 1), rows, n * min(chosen, held)))
 
     def reached(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
-        """How many tokens have an expert on the rank that most have one on, each once; rounded up.
+        """The expected number of tokens with an expert on the busiest rank, each counted once; rounded up.
 
         A token has none of the h experts of a rank with probability C(E−h, k)/C(E, k).
 
@@ -256,10 +255,11 @@ class Chance(Law):
         return whole(between(namespace(n).minimum(n, 1), most, n))
 
     def distinct(self, held: int, chosen: int, tokens: Number, experts: int) -> Number:
-        """held·(1 − (1 − k/E)^n) of all experts; of a part of them, what the rank that touches most does.
+        """held·(1 − (1 − k/E)^n) for all experts; for a part of them, the value of the rank that touches
+        most.
 
-        Those touched lie on ranks as if drawn without replacement, and the expected maximum is that of
-        `excess`.
+        Touched experts are distributed over ranks as if drawn without replacement, and `excess` gives the
+        expected maximum.
 
         >>> [round(Chance().distinct(128, 8, n, 128), 1) for n in (1, 8, 32, 128, 512)]
         [8.0, 51.6, 111.8, 128.0, 128.0]
@@ -279,12 +279,12 @@ class Chance(Law):
 
 # --- Even loads ---
 
-HALVES = 40  # until one number is left of as many as all ranks may have tokens
+HALVES = 40  # enough to isolate one integer below the largest number of tokens on all ranks
 
 
 @dataclass(frozen=True)
 class Even(Law):
-    """Rows are dealt out to experts like cards: all have as many, and few rows touch as many experts.
+    """Rows are distributed evenly: all experts have equal numbers, and few rows touch as many experts.
 
     >>> Even().busiest(8, 8, 4096, 128), Even().distinct(16, 8, 4, 128)
     (4096, 4)
@@ -294,7 +294,6 @@ class Even(Law):
 
     @property
     def about(self) -> str:
-        """As a report says it."""
         return "rows are dealt out evenly to experts"
 
     def busiest(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
@@ -303,7 +302,6 @@ class Even(Law):
         return namespace(tokens).ceildiv(tokens * chosen * held, experts)
 
     def popularity(self, chosen: int, experts: int) -> Array:
-        """All alike."""
         return alike(chosen, experts)
 
     def noise(self, chances: Array) -> Array:
@@ -311,11 +309,11 @@ class Even(Law):
         return 0 * chances
 
     def touched(self, chance: float, tokens: Number) -> Number:
-        """As soon as there is a row for it."""
+        """1 as soon as the expert has a row."""
         return namespace(tokens).minimum(tokens * chance, 1.0)
 
     def reached(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
-        """The copies of a token are dealt to as many ranks as there are copies, or ranks."""
+        """The copies of a token are distributed over as many ranks as there are copies, or over all ranks."""
         return namespace(tokens).ceildiv(tokens * min(chosen, ranks), ranks)
 
     def distinct(self, held: int, chosen: int, tokens: Number, experts: int) -> Number:
@@ -326,10 +324,10 @@ class Even(Law):
 
 @dataclass(frozen=True)
 class GroupLimitedRouting(Law):
-    """Scores dealt out evenly, before a router that keeps to the better half of the groups of experts.
+    """Evenly distributed scores, before a router that is limited to the better half of the groups of experts.
 
-    All groups are worth as much then, so it takes the first half. There each token finds half of its experts;
-    for the other half no expert is worth anything, and all tokens take the first ones.
+    All groups then have equal scores, so the router takes the first half. Each token finds half of its
+    experts there. The other half have no positive score, so all tokens take the first experts.
 
     >>> [GroupLimitedRouting().busiest(ranks, 8, 4096, 256) for ranks in (8, 1)]
     [20480, 32768]
@@ -341,11 +339,10 @@ class GroupLimitedRouting(Law):
 
     @property
     def about(self) -> str:
-        """As a report says it."""
         return "half of the groups of experts get all rows, the first experts most"
 
     def busiest(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
-        """Of the first rank: its share of what is found, and what all take."""
+        """The rows of the first rank: its share of the found experts, plus those that all tokens take."""
         held = min(fullest(experts, ranks), experts / 2)
         rows = tokens * chosen * held / experts + tokens * min(chosen / 2, held)
         return whole(namespace(tokens).minimum(rows, tokens * min(chosen, held)))
@@ -359,10 +356,11 @@ class GroupLimitedRouting(Law):
 
 @dataclass(frozen=True)
 class LocalRouting(Law):
-    """Of one of `ranks`, given the tokens of which it has an expert, with all of their copies.
+    """The law on one of `ranks`, which receives the tokens that have an expert there, with all of their
+    copies.
 
-    Those for experts of other ranks are multiplied by the first of its own. Of all tokens, as many arrive as
-    `law` has rows for the rank, but each once.
+    The first expert of the rank processes copies for experts of other ranks. The number of received tokens
+    equals the rank's rows under `law`, but each token arrives once.
 
     >>> law = LocalRouting(32, Even())
     >>> law.busiest(1, 8, 1024, 4), law.distinct(4, 8, 2, 4)
@@ -383,7 +381,6 @@ class LocalRouting(Law):
 
     @property
     def about(self) -> str:
-        """As a report says it."""
         return "copies for experts of other ranks go to the first of this one"
 
     def busiest(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
@@ -391,7 +388,9 @@ class LocalRouting(Law):
         return tokens * chosen
 
     def distinct(self, held: int, chosen: int, tokens: Number, experts: int) -> Number:
-        """Those that all tokens touch here: the fewest tokens of which so many arrive."""
+        """The experts that all tokens touch here: computed for the fewest tokens that give this many
+        arrivals.
+        """
         experts, xp = experts * self.ranks, namespace(tokens)
         below, enough = 1.0 * tokens - 1, 1.0 * tokens * self.ranks
         for _ in range(HALVES):
@@ -405,11 +404,12 @@ class LocalRouting(Law):
 
 
 def excess(second: Number, third: Number, ranks: int) -> Number:
-    """By how much the largest of `ranks` like sums is expected to exceed their mean, from their cumulants.
+    """The expected excess of the largest of `ranks` similar sums over their mean, from their cumulants.
 
-    As of gamma variables with this variance and skewness g, which are (2/g)·((1 − g²/36 + g·z/6)³ − 1)
-    deviations above their mean where a normal variable is z (Wilson & Hilferty 1931). That the sums have one
-    total lowers the variance of each and makes them differ more: the two cancel.
+    The sums are treated as gamma variables with this variance and skewness g. Their largest value is
+    (2/g)·((1 − g²/36 + g·z/6)³ − 1) standard deviations above the mean, where a normal variable is z above it
+    (Wilson & Hilferty 1931). The fixed total lowers the variance of each sum and makes the sums differ more;
+    both effects cancel.
     """
     xp = namespace(second, third)
     deviation = xp.sqrt(xp.maximum(second, _TINY))
@@ -434,7 +434,7 @@ def _of_normals(count: int) -> tuple[float, float, float]:
 
 # --- Power law ---
 
-MAX_EXPONENT = 10.0  # past this, loads are alike: the least that there is
+MAX_EXPONENT = 10.0  # beyond this value all loads are minimal and equal
 MAX_SKEW = 10.0  # past this, all tokens choose the same experts
 NARROWEST = 200.0  # the busiest expert's load to the idlest's where there is less than a row for each
 WIDEST = 0.8  # share of the tokens that the busiest expert may get
@@ -442,13 +442,14 @@ WIDEST = 0.8  # share of the tokens that the busiest expert may get
 
 @dataclass(frozen=True)
 class PowerLaw(Law):
-    """Loads of density ∝ load^-exponent, of the busiest rank.
+    """Loads of density ∝ load^-exponent; work is that of the busiest rank.
 
-    The widest loads are 0.8·tokens of the least, 200 where there is less than a row for each expert, as in
-    the published generators; for the busiest rank 200 at least, so that its rows never fall with more
-    tokens. Loads of the experts of a rank add up to nearly a gamma distribution, whose largest of so many is
-    by Wilson and Hilferty (1931) at Blom's score (1958); no rank has more than a row of each token and
-    expert. Less than half a row is none, and rows that are lost by that go to experts without any.
+    The ratio of the largest to the smallest load is 0.8·tokens, or 200 if there is less than one row per
+    expert, as in the published generators. For the busiest rank it is at least 200, so that its rows never
+    decrease with more tokens. The loads of the experts of a rank add up to nearly a gamma distribution. Its
+    expected maximum uses Wilson and Hilferty (1931) at Blom's score (1958). A rank has at most one row per
+    token and expert. Loads below half a row are rounded to none, and the lost rows are assigned to experts
+    without any.
 
     >>> law = PowerLaw(1.01)  # of 60 draws 6828 and 16 on average
     >>> law.busiest(8, 8, 4096, 128), int(law.distinct(16, 8, 4096, 128))
@@ -465,15 +466,13 @@ class PowerLaw(Law):
 
     @property
     def about(self) -> str:
-        """As a report says it."""
         return f"loads of experts have a density that falls as load^-{self.exponent:g}"
 
     def busiest(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
-        """The expected largest of so many sums of loads."""
         return whole(self._rows(ranks, chosen, tokens, experts))
 
     def distinct(self, held: int, chosen: int, tokens: Number, experts: int) -> Number:
-        """Those whose load is half a row or more, and others that get what was rounded away."""
+        """The experts with half a row or more, plus those that receive the rows lost by rounding."""
         xp = namespace(tokens)
         rows = self._rows(fullest(experts, held), chosen, tokens, experts)
         widest = xp.where(tokens * chosen > experts, xp.maximum(WIDEST * tokens, 1 + 1e-6), NARROWEST)
@@ -494,7 +493,7 @@ class PowerLaw(Law):
         return xp.maximum(rows, xp.minimum(tokens, 1))
 
     def _variance(self, most: Number) -> Number:
-        """Of a load between 1 and `most`, in squares of its mean."""
+        """The variance of a load between 1 and `most`, in squares of its mean."""
         zeroth, first, second = (self._moment(most, n) for n in range(3))
         return zeroth * second / (first * first) - 1
 
@@ -506,9 +505,9 @@ class PowerLaw(Law):
 
 
 def _score(ranks: int) -> float:
-    """Standard deviations by which the largest of so many normal values exceeds their mean, on average.
+    """The expected excess of the largest of `ranks` normal values over the mean, in standard deviations.
 
-    Blom's (n - 3/8)/(n + 1/4) by Tukey's approximation of the normal distribution's quantile.
+    Blom's (n - 3/8)/(n + 1/4) with Tukey's approximation of the normal quantile.
     """
     below = (ranks - 0.375) / (ranks + 0.25)
     return float((below**0.135 - (1 - below) ** 0.135) / 0.1975)
@@ -518,7 +517,7 @@ def _score(ranks: int) -> float:
 
 
 def copies(loads: Sequence[float], places: int) -> list[int]:
-    """In how many of the places each expert lies.
+    """The number of places of each expert.
 
     >>> copies([90, 132, 40, 61, 104, 165, 39, 4, 73, 56, 183, 86], 16)
     [1, 2, 1, 1, 2, 2, 1, 1, 1, 1, 2, 1]
@@ -534,7 +533,7 @@ def copies(loads: Sequence[float], places: int) -> list[int]:
 
 
 def packed(loads: Sequence[float], ranks: int) -> list[list[float]]:
-    """Loads on ranks that each have room for as many of them, by rank.
+    """Distribute loads over ranks with equal numbers of places, by rank.
 
     >>> packed([9, 7, 6, 5, 4, 3], 3)
     [[9, 3], [7, 4], [6, 5]]
@@ -552,7 +551,7 @@ def packed(loads: Sequence[float], ranks: int) -> list[list[float]]:
 
 @dataclass(frozen=True)
 class Replicas(Law):
-    """Another law's experts in `count` places; work is that of the rank that has most.
+    """The experts of another law in `count` places; work is that of the busiest rank.
 
     >>> from llmir.ir.sizes.routing_laws import law
     >>> laws = law("zipf:0.5"), law("replicas(288, zipf(0.5))"), law("chance")
@@ -574,7 +573,6 @@ class Replicas(Law):
 
     @property
     def about(self) -> str:
-        """As a report says it."""
         return f"{self.law.about}, in {self.count} places"
 
     def places(self, experts: int) -> int:
@@ -588,14 +586,13 @@ class Replicas(Law):
         return Replicas(self.count, by)
 
     def short(self, lengths: dict[int, int]) -> Law:
-        """As many places as that says."""
         return Replicas(lengths.get(self.count, self.count), self.law)
 
     def busiest(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
-        """The most of any number of ranks that have most by load, with what chance adds among so many.
+        """The largest expected load over any number of the most loaded ranks, plus the random excess.
 
-        Each is at most what is expected of all ranks, and the one of the heaviest is that where tokens are
-        many, that of all where ranks are alike.
+        Each of these values is a lower bound for the maximum over all ranks. The heaviest rank alone decides
+        with many tokens, and all ranks together decide if they have equal loads.
         """
         if ranks == 1:
             return tokens * chosen
@@ -610,7 +607,7 @@ class Replicas(Law):
         return whole(xp.minimum(rows, n * min(chosen, chances.shape[1])))
 
     def distinct(self, held: int, chosen: int, tokens: Number, experts: int) -> Number:
-        """What the rank that touches most is expected to touch; where one has all places, all that are."""
+        """The expected number of experts that the rank with the most touched experts touches."""
         count = self.places(experts)
         ranks = fullest(count, held)
         touched: Number = 0.0
@@ -645,7 +642,7 @@ def _laid(by: Law, ranks: int, chosen: int, experts: int, places: int) -> Array:
 
 @dataclass(frozen=True)
 class Zipf(Law):
-    """Popularity falls as rank^-skew; work is that of the rank that has most.
+    """Popularity falls as rank^-skew; work is that of the busiest rank.
 
     >>> [Zipf(s).busiest(8, 8, 4096, 128) for s in (0.1, 0.5, 1.0)], 8 * 4096 // 8
     ([4272, 5187, 6975], 4096)
@@ -661,7 +658,6 @@ class Zipf(Law):
 
     @property
     def about(self) -> str:
-        """As a report says it."""
         return f"experts' popularity falls as rank^-{self.skew:g}"
 
     def popularity(self, chosen: int, experts: int) -> Array:
@@ -669,11 +665,11 @@ class Zipf(Law):
         return popularity(experts, chosen, self.skew)
 
     def busiest(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
-        """How many rows the busiest of `ranks` is expected to have, of tokens·chosen in all; rounded up.
+        """The expected rows of the busiest of `ranks`, out of tokens·chosen; rounded up.
 
-        A rank's rows are the sum over its experts of how many tokens chose each. Second and third cumulants
-        of that sum, over what tokens choose and where experts lie, give the expected maximum (`excess`); it
-        is at least what the rank of the most popular expert expects.
+        The rows of a rank are the sum over its experts of the tokens that chose each. The second and third
+        cumulants of this sum, over choices of tokens and placements of experts, give the expected maximum
+        (`excess`). The result is at least the expectation for the rank of the most popular expert.
         """
         if ranks == 1:
             return tokens * chosen
@@ -692,7 +688,9 @@ class Zipf(Law):
         return whole(xp.maximum(rows, n * chosen * share))
 
     def reached(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
-        """Its rows are those of the most popular expert, a token each, and chances of a token for others."""
+        """The rows of the most popular expert, one token each, plus the chance of each token for another
+        expert.
+        """
         others, xp = min(chosen, fullest(experts, ranks)) - 1, namespace(tokens)
         if ranks == 1 or others == 0:
             return whole(xp.minimum(self.busiest(ranks, chosen, tokens, experts), tokens))
@@ -702,10 +700,10 @@ class Zipf(Law):
         return whole(tokens * (1 - missed))
 
     def distinct(self, held: int, chosen: int, tokens: Number, experts: int) -> Number:
-        """What the rank that touches most is expected to touch; of all experts, Σ 1−(1−p)^n.
+        """The expected number for the rank that touches most; for all experts, Σ 1−(1−p)^n.
 
-        Experts that are touched are spread over ranks as if drawn without replacement, and the expected
-        maximum is that of `excess`.
+        Touched experts are distributed over ranks as if drawn without replacement, and `excess` gives the
+        expected maximum.
 
         >>> [round(Zipf(1.0).distinct(128, 8, n, 128), 1) for n in (1, 8, 32, 128, 512)]
         [8.0, 38.1, 82.4, 121.8, 128.0]
@@ -752,4 +750,4 @@ def _levels(experts: int, chosen: int, skew: float) -> tuple[tuple[float, int], 
 
 # --- Default law ---
 
-CHANCE = Chance()  # of a program that says nothing
+CHANCE = Chance()  # the default law of a program

@@ -115,7 +115,7 @@ class Builder(OpMethods):
         return self._source("weight", type, name, axes=axes, param=param, turns=turns)
 
     def buffer(self, type: Tensor | str, *, name: str, axes: tuple[str, ...] = (), param: str = "") -> Value:
-        """A tensor of a checkpoint that is no parameter, under the name `param`."""
+        """A tensor of a checkpoint that is not a parameter, stored under the name `param`."""
         return self._source("buffer", type, name, axes=axes, param=param)
 
     def cache(self, type: Tensor | str, *, name: str, axes: tuple[str, ...] = ()) -> Value:
@@ -149,16 +149,16 @@ class Builder(OpMethods):
         outputs: Callable[[Builder, Operands], Iterable[Value]] | None = None,
         into: Builder | None = None,
     ) -> Graph:
-        """A copy of a graph in which `visit` replaces nodes.
+        """Copy a graph, with nodes replaced by `visit`.
 
         Args:
-            graph: Its nodes are copied in schedule order. The body of a `repeat` is another graph.
+            graph: The graph, copied in schedule order. The body of a `repeat` is a separate graph.
             visit: Called for each node with the builder of the copy, the node, and its operands in the copy.
                 It builds the replacement and returns a value for each result of the node, or a function that
-                builds the value on first use. None keeps the node.
+                builds the value on first use. None copies the node.
             outputs: Called with the builder and the copies of the graph's outputs; returns the outputs of the
-                new graph, by default these copies.
-            into: The builder of the new graph, by default one with the name of `graph`.
+                new graph. The default is these copies.
+            into: The builder of the new graph. The default is a new builder with the name of `graph`.
 
         Returns:
             The new graph.

@@ -1,8 +1,8 @@
-"""Loops and pipeline cuts: rewrites of graphs with `repeat`, iterations written out, and stages.
+"""Loops and pipeline cuts: rewrites of graphs with `repeat`, unrolled iterations, and stages.
 
-`inner_first` rewrites bodies before the graphs that repeat them. `iteration` writes out one iteration of a
-loop. `PipelineCut` assigns ops to stages and finds the values that cross between them; `in_slices` lets each
-tensor-parallel rank send a slice of a value that all of them hold.
+`inner_first` rewrites bodies before the graphs that repeat them. `iteration` unrolls one iteration of a loop.
+`PipelineCut` assigns ops to stages and finds the values that cross between them. `in_slices` lets each
+tensor-parallel rank send a slice of a value that all of them have.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 def inner_first(program: Program, change: Callable[[Graph], Graph]) -> dict[str, Graph]:
-    """Each graph as `change` has it, bodies first; it is given graphs that hand out what those then give."""
+    """Apply `change` to each graph, bodies first; a graph sees the new result types of its bodies."""
     done: dict[str, Graph] = {}
 
     def walk(name: str, path: tuple[str, ...]) -> None:
@@ -46,14 +46,14 @@ def inner_first(program: Program, change: Callable[[Graph], Graph]) -> dict[str,
 def ending(
     program: Program, last: Callable[[Program, str, set[str]], T | None], left: set[str]
 ) -> dict[str, T]:
-    """What `last` finds at the end of each graph, but for those that are left out."""
+    """The result of `last` for each graph that has one, given the excluded names."""
     return {name: found for name in program.graphs if (found := last(program, name, left)) is not None}
 
 
 def consistent(
     find: Callable[[set[str]], dict[str, T]], against: Callable[[dict[str, T]], set[str]]
 ) -> dict[str, T]:
-    """What `find` says of bodies, when it is told which to leave out, with none that `against` objects to."""
+    """Repeat `find` with more names excluded until `against` rejects none of its results."""
     left: set[str] = set()
     while True:
         found = find(left)
@@ -63,7 +63,7 @@ def consistent(
 
 
 def _handing(graph: Graph, bodies: Mapping[str, Graph]) -> Graph:
-    """`graph`, with the types that its repeats hand out as the bodies have them."""
+    """The graph with the result types of its loops updated to their bodies."""
     nodes = [_handed(node, bodies) for node in graph.nodes]
     same = all(new is old for new, old in zip(nodes, graph.nodes, strict=True))
     return graph if same else Graph(graph.name, nodes, graph.outputs)
@@ -85,7 +85,7 @@ def _handed(node: Node, bodies: Mapping[str, Graph]) -> Node:
 
 
 def copied(type: Tensor, mesh: Mesh) -> Placement:
-    """The axes of tp over which a value is copied, if they can split its last dimension."""
+    """The tp axes over which a value is replicated, if they can split its last dimension."""
     over = tuple(axis for axis in mesh.atoms("tp") if axis not in type.spread)
     size = type.shape[-1]
     parts = mesh.size((*type.placements[-1], *over))
@@ -123,7 +123,7 @@ class Iteration:
 
     nodes: tuple[Node, ...]
     outputs: tuple[Value, ...]
-    loops: dict[str, Layers]  # of each `repeat` among the nodes: where its iterations begin
+    loops: dict[str, Layers]  # the layer numbers of each `repeat` among the nodes
 
 
 def iteration(program: Program, node: Node, loop: Loop, layer: int, operands: Sequence[Value]) -> Iteration:
@@ -147,7 +147,7 @@ def iteration(program: Program, node: Node, loop: Loop, layer: int, operands: Se
 
 
 def even(layers: int, stages: int) -> tuple[int, ...]:
-    """So many layers over so many stages; of what is left over, the stages before the last have one each.
+    """Distribute layers over stages; the stages before the last get one remaining layer each.
 
     >>> even(126, 4), even(7, 3)
     ((31, 32, 32, 31), (2, 3, 2))
@@ -157,9 +157,9 @@ def even(layers: int, stages: int) -> tuple[int, ...]:
 
 
 def cut_sizes(program: Program, sizes: int | Sequence[int]) -> tuple[int, ...]:
-    """How many layers each stage has: so many, or in so many stages as equal as can be.
+    """The number of layers of each stage: the given numbers, or an even split over a number of stages.
 
-    PassError for what cannot be cut so.
+    PassError if the program cannot be cut this way.
     """
     if len(program.entries) > 1:
         raise PassError(f"stages: {program.name} is in {len(program.entries)} stages already")
@@ -179,23 +179,25 @@ def cut_sizes(program: Program, sizes: int | Sequence[int]) -> tuple[int, ...]:
 
 
 class Piece(NamedTuple):
-    """An op on a stage: of a `repeat` as many iterations as that runs."""
+    """An op on a stage; for a `repeat`, with the iterations that the stage runs."""
 
     stage: int
     node: Node
 
 
 class PipelineCut:
-    """An entry in pieces: which op runs on which stage, and what crosses from each stage to the next."""
+    """An entry cut into stages: the ops of each stage, and the values that cross to the next."""
 
     def __init__(self, program: Program, sizes: Sequence[int]) -> None:
         self.program, self.last = program, len(sizes) - 1
         graph = program[program.entries[0]]
         self.types: dict[Value, Tensor] = {}
-        self.axes: dict[Value, tuple[str, ...]] = {}  # the logical axes of what a `repeat` takes and gives
+        self.axes: dict[
+            Value, tuple[str, ...]
+        ] = {}  # the logical axes of the operands and results of a `repeat`
         self.sources: list[Node] = []
         self.pieces: list[Piece] = []
-        self.rooms = list(sizes)  # how many layers this stage and those after it have yet to take
+        self.rooms = list(sizes)  # the remaining layers of this and the later stages
         self.layer = 0  # which one would follow in the graph of this stage
         self.renamed: dict[Value, Value] = {}
         self._cut(graph.nodes, program.iterations(graph, Layers()))
@@ -237,7 +239,7 @@ class PipelineCut:
     def _split(
         self, node: Node, loop: Loop, layers: Layers, operands: tuple[Value, ...]
     ) -> tuple[Value, ...]:
-        """What a `repeat` gives after each stage's piece; an iteration in two stages is written out."""
+        """The results of a `repeat` after the piece of each stage; an iteration on two stages is unrolled."""
         size, done = self.program.depth(loop.body), 0
         axes = [source.op.axes for source in self.program[loop.body].inputs]
         given: tuple[Value, ...] = ()
@@ -282,13 +284,13 @@ class PipelineCut:
         return b.graph()
 
     def sliced(self, number: int) -> Graph:
-        """That graph where ranks send slices of what each holds, as the pass `slice-sends` makes it."""
+        """The graph of a stage whose ranks send slices of replicated values, as by the pass `slice-sends`."""
         received, sent = self.slices(number - 1) if number else {}, self.slices(number)
         graph = self.stage(number)
         return in_slices(graph, received, sent) if received or sent else graph
 
     def slices(self, number: int) -> dict[int, Placement]:
-        """Of what a stage sends in slices, by its number, the axes they are over."""
+        """The mesh axes of each value that a stage sends in slices, by its number."""
         found = {i: copied(self.types[v], self.program.mesh) for i, v in enumerate(self.crossing[number])}
         return {i: over for i, over in found.items() if over}
 
@@ -304,9 +306,9 @@ class PipelineCut:
         return found
 
     def kind(self, number: int) -> tuple[object, ...]:
-        """What stages have in common that differ in their number and in how often they repeat layers.
+        """A key that equals for stages that differ only in their number and in repeated layers.
 
-        A graph holds no more than that of three iterations: a first, one between, and a last.
+        Three iterations of a loop represent all others: a first, a middle and a last one.
         """
         ops = ((n.name, n.operands, min(n.op.loop.times, 3) if n.op.loop else 0) for n in self.run_by(number))
         received = tuple(self.crossing[number - 1]) if number else ()

@@ -55,7 +55,7 @@ class OpMethods:
         name: str = "",
         block: str | None = None,
     ) -> tuple[Value, Value]:
-        """(x + y, rms_norm(x + y) as `quantize` narrows it, into `to`): the residual is updated in place.
+        """(x + y, rms_norm(x + y) quantized to `to`); the residual is updated in place.
 
         `* h!, * h!, h! -> * h!, * h!`
         """
@@ -117,7 +117,7 @@ class OpMethods:
         name: str = "",
         block: str | None = None,
     ) -> tuple[Value, Value]:
-        """(y + x, rms_norm(y + x) as `quantize` narrows it) where y is a sum over the ranks of `over`.
+        """(y + x, rms_norm(y + x) quantized), where y is a partial sum over the ranks of `over`.
 
         `* h!, * h!, h! -> * h!, * h!`
         """
@@ -146,10 +146,10 @@ class OpMethods:
         name: str = "",
         block: str | None = None,
     ) -> Value:
-        """Routed rows go `to` the ranks of their experts, or back to those of their tokens.
+        """Send routed rows `to` the ranks of their experts, or back to the ranks of their tokens.
 
-        Rows are split over the same axes before and after: evenly by token, and by expert as the law
-        `routing` says of tokens that choose among `experts`, `top_k` each.
+        Rows are split over the same axes before and after: evenly by token, and by expert according to the
+        law `routing` for tokens that choose `top_k` of `experts` each.
         """
         return self._op(
             "all_to_all", (x,), name, block, over=over, to=to, top_k=top_k, experts=experts, routing=routing
@@ -170,8 +170,9 @@ class OpMethods:
         return self._op("append_row", (x, row), name, block)
 
     def attention_mask(self, x: Value, /, *, mask: str, name: str = "", block: str | None = None) -> Value:
-        """Scores with −∞ where a query does not see a key, and the bias of the mask; 1 FLOP an element, as
-        eager code adds it, and what the bias takes.
+        """Scores with −∞ where a query does not see a key, plus the bias of the mask.
+
+        1 FLOP per element, as eager code adds the mask, plus the FLOPs of the bias.
 
         `* t! c! -> * t! c!`
         """
@@ -198,10 +199,9 @@ class OpMethods:
     def block_scores(
         self, q: Value, k: Value, /, *, length: int, name: str = "", block: str | None = None
     ) -> Value:
-        """Of each block of `length` keys the largest q · kᵀ that a query sees, in fp32; keys are shared by
-        heads.
+        """The largest visible q · kᵀ in each block of `length` keys, in fp32; heads share the keys.
 
-        Of the product 2·m·n·k, and 1 (a comparison) a head and pair.
+        FLOPs: 2·m·n·k for the product, and 1 (a comparison) per head and pair.
 
         `b t g y, b c! y -> b g t n`
         """
@@ -225,9 +225,10 @@ class OpMethods:
         name: str = "",
         block: str | None = None,
     ) -> Value:
-        """That of each query over the keys alone of the blocks that an index says, as `select_blocks` has it.
+        """Attention of each query over the blocks of keys that an index selects (`select_blocks`).
 
-        The index is the last operand; its largest are found inside, by a comparison for each candidate.
+        The index is the last operand. The op selects its largest values, with one comparison per
+        candidate.
 
         `b t g r d, b c! g d, b c! g e, b g t n! -> b t g r e`
         """
@@ -261,7 +262,7 @@ class OpMethods:
     def causal_conv_silu(
         self, x: Value, weight: Value, state: Value, *bias: Value, name: str = "", block: str | None = None
     ) -> Any:
-        """The same, through silu, in one kernel."""
+        """`causal_conv` followed by silu, in one kernel."""
         return self._op("causal_conv_silu", (x, weight, state, *bias), name, block)
 
     def clamped_glu(
@@ -302,18 +303,19 @@ class OpMethods:
         name: str = "",
         block: str | None = None,
     ) -> Value:
-        """The sum of a token's routed rows, each times its weight; 2 FLOPs a routed element.
+        """The weighted sum of a token's routed rows; 2 FLOPs per routed element.
 
-        Where `dispatch` kept rows by expert over mesh axes `over`, the result is a partial sum over them.
+        If `dispatch` retained rows by expert over mesh axes `over`, the result is a partial sum over these
+        axes.
 
         `(b t k) h, b t k -> b t h`
         """
         return self._op("combine", (rows, weights), name, block, over=over)
 
     def compress(self, x: Value, /, *, to: str, name: str = "", block: str | None = None) -> Value:
-        """x as it travels: what each rank holds, in the type `to`, a narrow one with scales found on the way.
+        """Convert each rank's part of x to the low-precision dtype `to` before it is sent, with scales.
 
-        Of a partial sum that is each rank's summand; the sum is then one of rounded summands.
+        Each rank of a partial sum converts its summand, so the sum adds rounded summands.
 
         `* -> *`
         """
@@ -324,8 +326,8 @@ class OpMethods:
     ) -> Value:
         """The entries that the new tokens complete: Σ softmax(gate + bias) · row over the tokens of each.
 
-        Of two series an entry takes the first of the entry's tokens before it, and the second of its own.
-        Of each row and channel 5 FLOPs for the softmax, 1 for the bias, 2 for the sum.
+        With two series, an entry combines the first series of the previous entry's tokens and the second
+        series of its own. FLOPs per row and channel: 5 for the softmax, 1 for the bias, 2 for the sum.
 
         `b p! s! d, b p! s! d, w! s! d -> b n d`
         """
@@ -344,11 +346,12 @@ class OpMethods:
         name: str = "",
         block: str | None = None,
     ) -> Any:
-        """softmax over a window of keys that all heads share and that are values too, with sinks.
+        """softmax attention over a window of keys that all heads share and that are also the values, with
+        sinks.
 
-        With a `stride` there are entries of so many tokens beside them, and a query sees those that end
-        before or at its own; with an index, the `top_k` of them that it says, which are found inside by a
-        comparison for each candidate. Nothing of the scores goes through memory.
+        With a `stride`, there are also compressed entries of this many tokens; a query sees those that end
+        at or before its position. With an index, a query sees the `top_k` entries that the index selects,
+        with one comparison per candidate. Scores are not written to memory.
         """
         return self._op(
             "compressed_attention",
@@ -362,17 +365,16 @@ class OpMethods:
         )
 
     def concat(self, cache: Value, rows: Value, /, *, name: str = "", block: str | None = None) -> Value:
-        """A cache with the new tokens' rows behind it, all in new memory, as `torch.cat` does.
+        """A cache followed by the rows of new tokens, all in new memory, as `torch.cat` does.
 
-        What a step finds in place of the old cache is the copy; that both are held for a while is not
-        counted.
+        The next step uses the copy. The temporary coexistence of both caches is not counted.
 
         `b p *, b t * -> b (p+t) *`
         """
         return self._op("concat", (cache, rows), name, block)
 
     def cut(self, x: Value, /, *, elements: int, name: str = "", block: str | None = None) -> Value:
-        """The first `elements` of the last axis, as a view: what lies behind them is left out.
+        """The first `elements` of the last axis, as a view; later elements are dropped.
 
         `* v! -> * w`
         """
@@ -395,7 +397,7 @@ class OpMethods:
         return self._op("decompress", (x,), name, block, to=to)
 
     def dequantize(self, x: Value, /, *, to: str, name: str = "", block: str | None = None) -> Value:
-        """x out of its narrow type, times its scales; 1 FLOP an element.
+        """x from low precision to the dtype `to`, times its scales; 1 FLOP per element.
 
         `* -> *`
         """
@@ -413,11 +415,11 @@ class OpMethods:
         name: str = "",
         block: str | None = None,
     ) -> tuple[Value, Value]:
-        """Each token's row once for each expert it chose, and that expert's number.
+        """Copy each token's row once for each chosen expert, with the number of the expert.
 
-        Where experts are sharded over mesh axes `over` and tokens are not, or where tokens came to the
-        ranks of their experts, a rank keeps the rows of its own: of the model's `experts`, as many as the
-        law `routing` gives it.
+        If experts are sharded over the mesh axes `over` and tokens are not, or if tokens were sent to the
+        ranks of their experts, each rank retains the rows of its own experts. Their number follows from
+        the law `routing` over the `experts` of the model.
 
         `b t h, b t k -> (b t k) h, (b t k)`
         """
@@ -446,11 +448,12 @@ class OpMethods:
         name: str = "",
         block: str | None = None,
     ) -> tuple[Value, Value, Value]:
-        """`join_streams`, and with what to leave by: a weight for each stream, and the matrix that mixes
+        """`join_streams`, plus the coefficients for the exit: a weight per stream, and the matrix that mixes
         them.
 
-        The weights are 2 · sigmoid. The matrix is a softmax by rows, then columns and rows are divided by
-        their sums in turn, `iterations` times in all (Sinkhorn and Knopp), 2 FLOPs an element each.
+        The weights are 2 · sigmoid. The matrix is a softmax over rows; then its columns and rows are
+        alternately divided by their sums, `iterations` times in total (Sinkhorn and Knopp), at 2 FLOPs per
+        element.
 
         `b t n! h!, b t k!, k!, s! -> b t h!, b t n!, b t n! m`
         """
@@ -515,18 +518,19 @@ class OpMethods:
     ) -> Any:
         """The gated delta rule (arXiv:2412.06464): S ← α·S, S ← S + β·k·(v − Sᵀk)ᵀ, y = Sᵀq·scale.
 
-        α is e^decay: of each head, or of each row of S (KDA, arXiv:2510.26692). Chunks are in the WY form
-        of section 3.3 there.
+        α is e^decay, for each head or for each row of S (KDA, arXiv:2510.26692). Chunks use the WY form of
+        section 3.3 there.
         """
         return self._op("gated_delta", (q, k, v, decay, beta, state), name, block, chunk=chunk, scale=scale)
 
     def gaussian_top(
         self, x: Value, moments: Value, /, *, sparsity: float, name: str = "", block: str | None = None
     ) -> Value:
-        """max(x − cutoff, 0), where 1 − `sparsity` of elements would stay if they were normally distributed.
+        """max(x − cutoff, 0), where a share 1 − `sparsity` of normally distributed elements would exceed the
+        cutoff.
 
-        The cutoff is by the mean and the deviation of a token's, of which it takes the `moments` (Gemma
-        3n).
+        The cutoff follows from the mean and standard deviation of the token's elements, computed from
+        `moments` (Gemma 3n).
 
         `b t f, b t s! -> b t f`
         """
@@ -591,10 +595,11 @@ class OpMethods:
     ) -> Any:
         """Each routed row times the weight of its expert: `s h, [e] h f, s -> s f`.
 
-        Operands are rows, one weight per result, the rows' experts and, if at all, one bias per result.
-        `top_k` is how many rows a token has, `to` the type of the results if not that of the rows. Reads
-        the weights of the experts that are touched: of all of them E·(1−(1−k/E)^tokens) are expected by
-        chance, of a rank's or by another law of `routing` as many as that says.
+        Operands are rows, one weight per result, the experts of the rows, and optionally one bias per
+        result. `top_k` is the number of rows per token, and `to` the dtype of the results if it differs
+        from that of the rows. The op reads the weights of the touched experts. Uniform routing is expected
+        to touch E·(1−(1−k/E)^tokens) of E experts; other laws of `routing` and parts of the experts have
+        other formulas.
         """
         return self._op(
             "grouped_linear",
@@ -619,9 +624,9 @@ class OpMethods:
         name: str = "",
         block: str | None = None,
     ) -> tuple[Value, Value]:
-        """The experts that a table says of each token, by its id, and their scores, divided by their sum.
+        """The experts of each token from a table by token id, and their scores divided by the sum of scores.
 
-        They are multiplied by `scale`; 2 FLOPs an expert (arXiv:2106.04426 chooses so).
+        The scores are multiplied by `scale`; 2 FLOPs per expert (hash routing, arXiv:2106.04426).
 
         `b t e!, [v]! k, b t -> b t k, b t k`
         """
@@ -638,9 +643,9 @@ class OpMethods:
         name: str = "",
         block: str | None = None,
     ) -> Value:
-        """Σ over heads of weight · relu(q · kᵀ) · scale, of keys that all heads share, in fp32.
+        """Σ over heads of weight · relu(q · kᵀ) · scale, with keys shared by all heads, in fp32.
 
-        Of the products 2·m·n·k, and 1 a head and pair for relu.
+        FLOPs: 2·m·n·k for the products, and 1 per head and pair for relu.
 
         `b t i y, b c y, b t i -> b t c`
         """
@@ -666,10 +671,11 @@ class OpMethods:
         name: str = "",
         block: str | None = None,
     ) -> Value:
-        """Σ over streams of (sigmoid(logit · scale + base) + eps) · stream, of logits of normalized streams.
+        """Σ over streams of (sigmoid(logit · scale + base) + eps) · stream, with logits of the normalized
+        streams.
 
-        The logits are of the streams as they come: what RMSNorm divides them by is found here. FLOPs: 2 an
-        element for its squares, 2 for the sum, 6 a logit.
+        The logits are computed from the raw streams, and this op divides them by the RMS. FLOPs: 2 per
+        element for the squares, 2 for the sum, 6 per logit.
 
         `b t n! h!, b t k!, k!, s! -> b t h!`
         """
@@ -680,7 +686,7 @@ class OpMethods:
     def key_decay_gate(
         self, x: Value, a_log: Value, bias: Value, /, *, name: str = "", block: str | None = None
     ) -> Value:
-        """The same of each element of a head's keys (KDA, arXiv:2510.26692).
+        """A `decay_gate` for each element of a head's keys (KDA, arXiv:2510.26692).
 
         `b t g r d, g r, g r d -> b t g r d`
         """
@@ -759,9 +765,9 @@ class OpMethods:
         name: str = "",
         block: str | None = None,
     ) -> Value:
-        """The rows that token ids name of a table which has a piece for each layer; other ids name the first.
+        """Look up token ids in a table that has one piece per layer; ids outside the table use the first row.
 
-        It has so many `rows` in the whole model.
+        The table has `rows` rows in the whole model.
 
         `[v] s h, b t -> b t s h`
         """
@@ -777,10 +783,10 @@ class OpMethods:
         name: str = "",
         block: str | None = None,
     ) -> Any:
-        """(x − mean) / deviation · (w + offset) + b over the last `over` axes; 7 FLOPs an element.
+        """(x − mean) / deviation · (w + offset) + b over the last `over` axes; 7 FLOPs per element.
 
-        Those of a sum, a difference, a square and its sum, a scale, the weight and the bias; `b`, or both,
-        need not be there. They may have axes before those.
+        The FLOPs are a sum, a difference, a square and its sum, a scale, the weight and the bias. `b`, or
+        both `w` and `b`, may be absent. They may have leading axes.
         """
         return self._op("layer_norm", (x, *learned), name, block, eps=eps, offset=offset, over=over)
 
@@ -816,10 +822,10 @@ class OpMethods:
         name: str = "",
         block: str | None = None,
     ) -> tuple[Value, Value]:
-        """Lightning attention (arXiv:2401.04658): S ← λ·S + k·vᵀ, y = Sᵀq, λ = e^−slope a constant of each
+        """Lightning attention (arXiv:2401.04658): S ← λ·S + k·vᵀ, y = Sᵀq, with a constant λ = e^−slope per
         head.
 
-        Slopes are those of ALiBi, times one less than the share of layers before this one (MiniMax-01,
+        Slopes are those of ALiBi, times one minus the share of layers before this one (MiniMax-01,
         arXiv:2501.08313).
 
         `b t! g r d!, b t! g r d!, b t! g r e, b g r d e -> b t! g r e, b g r d e`
@@ -833,9 +839,9 @@ class OpMethods:
     ) -> Any:
         """x · W (+ bias), with heads and other axes spelled out: `b t h, h g r d -> b t g r d`.
 
-        With several results it is a merged projection: operands are x, one weight per result, then (if at
-        all) one bias per result, and `einsum` says all of it. Weights narrower than x are widened in the
-        kernel; the results are of the type `to`, by default x's.
+        With several results it is a merged projection: the operands are x, one weight per result, then
+        optionally one bias per result, and `einsum` describes all of them. The kernel dequantizes weights
+        of lower precision than x. The results have the dtype `to`, by default x's dtype.
         """
         return self._op("linear", (x, *weights), name, block, einsum=einsum, to=to)
 
@@ -869,7 +875,7 @@ class OpMethods:
         return self._op("modulate", (x, scale, shift), name, block)
 
     def moments(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
-        """Of each token the sum over its elements, and that of their squares; 3 FLOPs an element.
+        """The sum and the sum of squares over the elements of each token; 3 FLOPs per element.
 
         `b t +f -> b t s`
         """
@@ -893,7 +899,7 @@ class OpMethods:
         return self._op("patch_embedding", (patches, weight, *bias), name, block)
 
     def pick(self, x: Value, /, *, index: int = -1, name: str = "", block: str | None = None) -> Value:
-        """One of several streams, or of what layers take each a part of: `index`, or −1 for the layer's own.
+        """One of several streams, or of a value with one part per layer: `index`, or −1 for the own part.
 
         `b t [n] h -> b t h`
         """
@@ -902,10 +908,10 @@ class OpMethods:
     def pick_replica(
         self, chosen: Value, /, *, experts: int, places: int, name: str = "", block: str | None = None
     ) -> Value:
-        """One of the places of each of the `experts` that tokens chose, which lie in so many `places`.
+        """Choose one of the places of each chosen expert; `experts` experts occupy `places` places.
 
-        Those beyond the experts hold the first ones again. Its two tables, of how many copies an expert
-        has and of where they are, stay in the GPU's cache: of them an entry each is read.
+        Places beyond the number of experts store redundant copies. The two tables, the copies of each
+        expert and their places, stay in the GPU's cache; one entry of each is read per choice.
 
         `b t k -> b t k`
         """
@@ -914,9 +920,9 @@ class OpMethods:
     def place_images(
         self, x: Value, images: Value, ids: Value, /, *, token: int, name: str = "", block: str | None = None
     ) -> Value:
-        """Embeddings of tokens with those of images in the places of the id `token`, in order.
+        """Embeddings of tokens, with image embeddings in order at the positions of the id `token`.
 
-        Reads and writes the rows that it puts in place alone.
+        Only the replaced rows are read and written.
 
         `b t! h, b n! h, b t! -> b t! h`
         """
@@ -934,11 +940,11 @@ class OpMethods:
     def quantize(
         self, x: Value, /, *, to: str, static: bool = False, name: str = "", block: str | None = None
     ) -> Value:
-        """x in the narrow type `to`, whose scales are found on the way; 2 FLOPs an element (maximum,
+        """x in the low-precision dtype `to`, with scales computed on the fly; 2 FLOPs per element (maximum,
         scaling).
 
-        `static` scales were found before, by calibration: a kernel that looks for none does 1 (scaling).
-        The interpreter takes the scales that fit x best in either case.
+        `static` scales come from an earlier calibration, so the kernel takes 1 FLOP (scaling). The
+        interpreter uses the best scales in either case.
 
         `* -> *`
         """
@@ -964,8 +970,8 @@ class OpMethods:
     ) -> Value:
         """partial → split along `dim` (−1: along the tokens).
 
-        Of narrow summands, `to` is the type that a rank adds its pieces in: those arrive as they are, by
-        an exchange that sends no more than a ring does.
+        For low-precision summands, `to` is the dtype in which each rank adds its pieces. The pieces arrive
+        unchanged by an exchange, which sends no more than a ring.
         """
         return self._op("reduce_scatter", (x,), name, block, over=over, dim=dim, to=to)
 
@@ -984,10 +990,10 @@ class OpMethods:
         return self._op("relu2", (x,), name, block)
 
     def reorder(self, cache: Value, /, *, name: str = "", block: str | None = None) -> Value:
-        """A cache whose sequences are copied to where beams go on from them, as `index_select` does.
+        """A cache with its sequences copied to the beams that continue them, as `index_select` does.
 
-        Which sequence goes where changes no cost; here each stays. What a step finds in place of the old
-        cache is the copy; that both are held for a while is not counted.
+        The order has no effect on the cost, so the interpreter leaves each sequence in place. The next
+        step uses the copy. The temporary coexistence of both caches is not counted.
 
         `b * -> b *`
         """
@@ -1004,12 +1010,13 @@ class OpMethods:
         name: str = "",
         block: str | None = None,
     ) -> Any:
-        """Runs graph `body` `times` times: the first `carried` operands go round, the rest are captured.
+        """Run graph `body` `times` times: the first `carried` operands are loop-carried, the rest are
+        captured.
 
-        What the body gives beyond what goes round is handed out by its last run, in the types `gives`.
-        Caches of the body are per iteration, as are weights, but for those that name one tensor. `first`
-        is the number of the first layer, counted from where its graph begins; by default it follows the
-        layers before it (`Program.iterations`).
+        The last iteration returns the additional results of the body, of types `gives`. Caches of the body
+        are separate for each iteration, and so are weights, except those that name a single tensor.
+        `first` is the number of the first layer, counted from the start of the graph. By default it
+        follows the layers before it (`Program.iterations`).
         """
         return self._op(
             "repeat",
@@ -1035,9 +1042,10 @@ class OpMethods:
         name: str = "",
         block: str | None = None,
     ) -> Any:
-        """The sums of a token that ranks made go back to where its `weights` stayed, and are added there.
+        """Return the sums of each token from the ranks of its experts to the rank of its `weights`, and add
+        them.
 
-        `mode` and `sms` are as those of `send_tokens`.
+        `mode` and `sms` are as in `send_tokens`.
         """
         return self._op("return_tokens", (sums, weights), name, block, over=over, mode=mode, sms=sms)
 
@@ -1070,7 +1078,7 @@ class OpMethods:
         name: str = "",
         block: str | None = None,
     ) -> Any:
-        """rms_norm(x) as `quantize` narrows it, into the type `to`; the FLOPs of both."""
+        """rms_norm(x) quantized to the dtype `to`; the FLOPs of both."""
         return self._op(
             "rms_norm_quantize",
             (x, *weight),
@@ -1284,11 +1292,12 @@ class OpMethods:
         name: str = "",
         block: str | None = None,
     ) -> Any:
-        """Tokens of `x`, and what stands beside each, go once to every rank that has an expert of theirs.
+        """Send the tokens of `x`, with their additional operands, once to every rank that has one of their
+        experts.
 
-        They choose among `experts`, `top_k` each, by the law `routing`. Along the first dimension are
-        those that came; the second is 1. `mode` is that of DeepEP's kernels, normal or low_latency, where
-        it is known, and `sms` the multiprocessors that normal ones were given.
+        Tokens choose `top_k` of `experts` each, by the law `routing`. The first dimension of the result
+        counts received tokens; the second is 1. `mode` is the mode of DeepEP's kernels, normal or
+        low_latency, if it is known. `sms` is the number of multiprocessors for the kernels of normal mode.
         """
         return self._op(
             "send_tokens",
@@ -1341,9 +1350,9 @@ class OpMethods:
         name: str = "",
         block: str | None = None,
     ) -> tuple[Value, Value]:
-        """sigmoid and top-k in one kernel; the sigmoid takes 4 FLOPs a candidate.
+        """sigmoid and top-k in one kernel; the sigmoid takes 4 FLOPs per candidate.
 
-        Its attributes and its bias are those of `top_k`.
+        Attributes and bias are those of `top_k`.
 
         `b t e! -> b t k, b t k`
         """
@@ -1386,7 +1395,7 @@ class OpMethods:
     def slice(
         self, x: Value, /, *, over: tuple[str, ...], dim: int, name: str = "", block: str | None = None
     ) -> Value:
-        """replicated → split along `dim` (−1: along the tokens): each rank keeps its piece."""
+        """replicated → split along `dim` (−1: along the tokens): each rank retains its piece."""
         return self._op("slice", (x,), name, block, over=over, dim=dim)
 
     def soft_cap(self, x: Value, /, *, cap: float, name: str = "", block: str | None = None) -> Value:
@@ -1397,10 +1406,10 @@ class OpMethods:
         return self._op("soft_cap", (x,), name, block, cap=cap)
 
     def softmax(self, x: Value, *sinks: Value, name: str = "", block: str | None = None) -> Any:
-        """Over the last axis; 5 FLOPs an element (max, subtract, exp, sum, divide).
+        """Softmax over the last axis; 5 FLOPs per element (max, subtract, exp, sum, divide).
 
-        Of attention scores, `sinks` are a further element of each row, one for each head, which takes its
-        part of the sum and is left out of the result (arXiv:2309.17453, as gpt-oss learns it).
+        With attention scores, `sinks` are one additional element of each row per head. It contributes to
+        the sum but not to the result (arXiv:2309.17453, learned as in gpt-oss).
         """
         return self._op("softmax", (x, *sinks), name, block)
 
@@ -1417,9 +1426,9 @@ class OpMethods:
         name: str = "",
         block: str | None = None,
     ) -> tuple[Value, Value]:
-        """softmax and top-k in one kernel, as engines route; the softmax takes 5 FLOPs a candidate.
+        """softmax and top-k in one kernel, as in engines; the softmax takes 5 FLOPs per candidate.
 
-        Its attributes and its bias are those of `top_k`.
+        Attributes and bias are those of `top_k`.
 
         `b t e! -> b t k, b t k`
         """
@@ -1449,9 +1458,11 @@ class OpMethods:
         name: str = "",
         block: str | None = None,
     ) -> Any:
-        """That of each query over the `top_k` keys alone that an index says, of those that its mask leaves.
+        """Latent attention of each query over the `top_k` keys that an index selects among those its mask
+        allows.
 
-        The index is the last operand; its largest are found inside, by a comparison for each candidate.
+        The index is the last operand. The op selects its largest values, with one comparison per
+        candidate.
         """
         return self._op(
             "sparse_latent_attention",
@@ -1466,24 +1477,24 @@ class OpMethods:
     def sparse_mixer(
         self, x: Value, /, *, jitter: float, name: str = "", block: str | None = None
     ) -> tuple[Value, Value]:
-        """Two experts, one after the other, as Phi-3.5-MoE chooses (arXiv:2409.12136, at inference).
+        """Choose two experts in sequence, as in Phi-3.5-MoE (arXiv:2409.12136, at inference).
 
-        The weight of each is a softmax over the candidates left that are within 2·jitter of the largest,
-        to the larger of its own score and that one.
+        The weight of each is a softmax over the remaining candidates whose distance from the largest
+        score, relative to the larger magnitude, is at most 2·jitter.
 
         `b t e! -> b t k, b t k`
         """
         return self._op("sparse_mixer", (x,), name, block, jitter=jitter)
 
     def split_streams(self, x: Value, /, *, streams: int, name: str = "", block: str | None = None) -> Value:
-        """x in each of so many `streams`.
+        """Copy x to `streams` streams.
 
         `b t h -> b t n h`
         """
         return self._op("split_streams", (x,), name, block, streams=streams)
 
     def sqrt_softplus(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
-        """√ln(1 + e^x), by which DeepSeek-V4 scores experts.
+        """√ln(1 + e^x), the score of experts in DeepSeek-V4.
 
         `* -> *`
         """
@@ -1502,9 +1513,9 @@ class OpMethods:
         name: str = "",
         block: str | None = None,
     ) -> tuple[Value, Value]:
-        """√softplus and top-k in one kernel; the score takes 6 FLOPs a candidate.
+        """√softplus and top-k in one kernel; the score takes 6 FLOPs per candidate.
 
-        Its attributes and its bias are those of `top_k`.
+        Attributes and bias are those of `top_k`.
 
         `b t e! -> b t k, b t k`
         """
@@ -1563,7 +1574,7 @@ class OpMethods:
         )
 
     def stack(self, *values: Value, name: str = "", block: str | None = None) -> Any:
-        """Its operands beside one another, along a new axis before the last one."""
+        """Stack the operands along a new axis before the last one."""
         return self._op("stack", (*values,), name, block)
 
     def stream_add(
@@ -1605,7 +1616,7 @@ class OpMethods:
         name: str = "",
         block: str | None = None,
     ) -> Value:
-        """`combine` of rows that were weighted before they went to experts: weights say where tokens lie.
+        """`combine` of rows that were weighted before the experts; weights only give the placement of tokens.
 
         `(b t k) h, b t k -> b t h`
         """
@@ -1649,12 +1660,12 @@ class OpMethods:
         name: str = "",
         block: str | None = None,
     ) -> tuple[Value, Value]:
-        """The `k` largest of each row and which they were; 1 FLOP (a comparison) a candidate.
+        """The `k` largest values of each row and their indices; 1 FLOP (a comparison) per candidate.
 
-        A bias, if there is one, is added for the choice alone (arXiv:2408.15664). Of `groups` of
-        neighbours only the `kept` groups are chosen from whose `best` largest sum highest
+        A bias, if there is one, affects only the choice (arXiv:2408.15664). With `groups` of neighbors,
+        candidates come from the `kept` groups with the largest sum of their `best` values
         (arXiv:2405.04434, 2412.19437). With `normalize`, the chosen values are divided by their sum. They
-        are multiplied by `scale`.
+        are then multiplied by `scale`.
 
         `b t e! -> b t k, b t k`
         """
@@ -1686,7 +1697,7 @@ class OpMethods:
         name: str = "",
         block: str | None = None,
     ) -> Value:
-        """`rope` the other way: what a mean of rotated values has of its query's position is taken back.
+        """The inverse of `rope`: removes the query's position from a mean of rotated values.
 
         `b t! * d! -> b t! * d!`
         """
@@ -1709,7 +1720,8 @@ class OpMethods:
     ) -> Value:
         """αp·x² + x/2 where x is above 0, else αn·(e^min(x, −10⁻⁶) − 1 − x) + x/2 (arXiv:2411.13010).
 
-        αp and αn are softplus of what is learned, and αn is that and 1/2; the longer branch takes 6 FLOPs.
+        αp is softplus of the first parameter, and αn is 1/2 plus softplus of the second. The longer branch
+        takes 6 FLOPs.
 
         `*, a!, a! -> *`
         """
@@ -1718,10 +1730,10 @@ class OpMethods:
     def zeros(
         self, x: Value, /, *, over: tuple[str, ...] = (), name: str = "", block: str | None = None
     ) -> Value:
-        """As large as x, which is not read, and nothing but zeros: what is added to a first residual.
+        """Zeros in the shape of x, which is not read: the summand of the first residual.
 
-        They may be a partial sum over the mesh axes `over`. No kernel makes them: an engine's first layer
-        is told that there is nothing to add.
+        It may be a partial sum over the mesh axes `over`. No kernel writes the zeros; an engine's first
+        layer skips the addition.
 
         `* -> *`
         """

@@ -55,10 +55,10 @@ class Pass:
 
 @dataclass(frozen=True)
 class InPhase(Pass):
-    """Another pass, in one phase of a program alone; printed as that pass with `phase=`.
+    """Another pass, limited to one phase of a program; printed as this pass with `phase=`.
 
-    A phase in which nothing changes stays what the program runs anyway. What decode is rewritten to, the
-    phase that drafts is too: both are of few tokens.
+    A phase without changes stays part of the program. The rewrite of decode also applies to the draft phase,
+    because both have few tokens.
     """
 
     phased: ClassVar[bool] = True
@@ -91,7 +91,7 @@ class InPhase(Pass):
 
 
 def option(default: Any, **about: Any) -> Any:
-    """A field of a pass whose value is `least` to `most`, or one of `choices`."""
+    """A field of a pass with a range from `least` to `most`, or with `choices`."""
     return field(default=default, metadata=about)
 
 
@@ -102,7 +102,7 @@ PASSES: Kind[type[Pass] | Function] = Kind("pass", "llmir.passes")
 
 
 def parse_pipeline(text: str) -> list[Pass | Function]:
-    """The passes that `text` names, with their options; `PassError` for names that do not exist.
+    """Parse the passes of a text with their options; PassError for unknown names.
 
     Options are `name{option=value}`; a pass with options round-trips through `str`. `mine.py:name` is a pass,
     or a function from program to program, of a plugin, which is loaded.
@@ -131,7 +131,7 @@ def _parse_pass(text: str) -> Pass | Function:
 
 
 def steps_of(pipeline: object) -> tuple[Step, ...]:
-    """One step or several, in order; PassError for what is none."""
+    """Convert a step or several steps to a tuple; PassError for another value."""
     several = isinstance(pipeline, Iterable) and not isinstance(pipeline, str)
     steps = items("pipeline", pipeline, "passes", error=PassError) if several else (pipeline,)
     for step in steps:
@@ -146,12 +146,12 @@ def is_pass(kind: object) -> TypeGuard[type[Pass]]:
 
 
 def label(step: Step) -> str:
-    """What a pipeline's text says of a step."""
+    """The text of a step in a pipeline."""
     return str(step) if isinstance(step, str | Pass) else getattr(step, "__name__", type(step).__name__)
 
 
 def _named(name: str) -> type[Pass] | Function:
-    """What a pipeline calls `name`, or `plugin:name`."""
+    """The pass for `name`, or for `plugin:name`."""
     plugin, colon, inner = name.rpartition(":")
     if colon:
         inside = vars(load_plugin(plugin))
@@ -166,7 +166,7 @@ def _named(name: str) -> type[Pass] | Function:
 
 
 def _options(kind: type[Pass], text: str) -> dict[str, Any]:
-    """What stands between the braces, each as its field's type says."""
+    """Parse the options between the braces by the types of the fields."""
     name, known = kind.name or kind.__name__, {f.name: f for f in fields(kind)}
     options: dict[str, Any] = {}
     for part in split_commas(text):
@@ -185,9 +185,9 @@ def _options(kind: type[Pass], text: str) -> dict[str, Any]:
 
 
 def describe(kind: type[Pass] | Function) -> dict[str, Any]:
-    """What a pass does and its options, as `llmir passes` lists them.
+    """The description and the options of a pass, as `llmir passes` lists them.
 
-    A default that is needed is missing, and one that is no JSON is text.
+    A required option has no default. A default that JSON cannot represent is text.
     """
     found: list[dict[str, Any]] = []
     for f in fields(kind) if is_pass(kind) else ():
@@ -200,7 +200,7 @@ def describe(kind: type[Pass] | Function) -> dict[str, Any]:
 
 
 def around(step: str, pipeline: str) -> tuple[list[Pass | Function], list[Pass | Function]]:
-    """A pipeline up to where one pass stands in it, without that and with it; at its end if it is not there.
+    """A pipeline up to one pass, without it and with it; the pass is appended if the pipeline lacks it.
 
     >>> [[label(p) for p in side] for side in around("fuse", "fuse-attention,fuse,dce")]
     [['fuse-attention'], ['fuse-attention', 'fuse']]
@@ -232,7 +232,7 @@ def _everywhere(step: Pass | Callable[[Program], Program], program: Program) -> 
 
 
 def _phase(step: Pass | Function, name: str, phase: Program, program: Program) -> Program:
-    """A phase after a step, in what became of the program around it."""
+    """The phase of a program after a step."""
     if name == "draft" and len(program.entries) > 1:
         raise PassError(f"{label(step)}: the phase that drafts is one stage; load {program.name} without it")
     encodes = getattr(step, "encodes", True) or name != "encode"
@@ -249,12 +249,12 @@ def _after(step: Pass | Callable[[Program], Program], program: Program) -> Progr
     return None if after is program else verify(after)
 
 
-# Pipelines often begin alike. As many programs are kept as have their rows and memory kept.
+# Pipelines often begin with equal steps. The number of cached programs equals that of cached rows and memory.
 _known_after = lru_cache(maxsize=256)(_after)
 
 
 def _pure(step: Pass | Function) -> bool:
-    """Whether a step that is equal does the same: its class promises it, and it has nothing but options."""
+    """Whether equal steps have equal effects: the class declares it, and the step has only options."""
     if not isinstance(step, Pass) or vars(step).keys() - {f.name for f in fields(step)}:
         return False
     return all(_pure(v) if isinstance(v, Pass) else type(v) in _OPTIONS for v in vars(step).values())

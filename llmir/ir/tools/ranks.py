@@ -1,4 +1,4 @@
-"""Independent ranks: data-parallel ranks that no op joins, which engines run as servers of their own."""
+"""Independent ranks: data-parallel ranks that no op connects, which engines run as separate servers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from llmir.ir.core.tensor import Placement, Tensor
 
 @lru_cache(maxsize=256)
 def independent_ranks(*programs: Program) -> tuple[int, tuple[Program, ...]]:
-    """The number of parts of programs that run together, and the programs of one part.
+    """The number of independent parts of programs that run together, and the programs of one part.
 
-    Programs run together as those of a model and of its drafts do. Their data-parallel ranks are divided by
-    the axes whose ranks no op joins. Without such axes there is one part: the programs themselves.
+    The programs of a model and of its drafts run together. Data-parallel ranks are divided by the axes that
+    no op connects. Without such an axis the only part is the programs themselves.
     """
     phases = [phase for each in programs for phase in (each, *each.phases.values())]
     nodes = (node for phase in phases for graph in phase.graphs.values() for node in graph.nodes)

@@ -1,8 +1,8 @@
-"""Rewrite rules: a pattern of ops, and what to build in its place.
+"""Rewrite rules: a pattern of ops and its replacement.
 
-Both halves are ordinary functions on a builder. The pattern's parameters are the values it takes. `...` as a
-last operand matches any further operands, attributes that are left out match anything, and `label=` names an
-op for the replacement. An op with `optional=True` may be missing; its first operand then takes its place. A
+Pattern and replacement are ordinary functions on a builder. The pattern's parameters are its input values.
+`...` as a last operand matches any remaining operands, omitted attributes match any value, and `label=` names
+an op for the replacement. An op with `optional=True` may be missing; its first operand then replaces it. A
 pattern may return several values.
 
 >>> def pattern(p, gate, up):
@@ -51,7 +51,7 @@ class _Pattern:
     optional: bool = False
 
     def __iter__(self) -> Iterator[_Result]:
-        # `a, b = p.add_rms_norm(...)` in a pattern: as many results as are asked for.
+        # `a, b = p.add_rms_norm(...)` in a pattern unpacks as many results as requested.
         return (_Result(self, i) for i in range(self.results))
 
 
@@ -76,7 +76,7 @@ class _PatternBuilder:
 
 @dataclass
 class Match:
-    """What a pattern met: `match["label"]` is the node behind a labelled op."""
+    """A match of a pattern: `match["label"]` is the node of a labeled op."""
 
     values: dict[str, Value] = field(default_factory=dict)
     nodes: dict[int, Node] = field(default_factory=dict)  # by id of the pattern op
@@ -87,7 +87,7 @@ class Match:
         return self.labels[label]
 
     def op(self, label: str, kind: type[OpT]) -> OpT:
-        """The op behind a labelled op, which the pattern says is one of that class, for its attributes."""
+        """The labeled op, typed as the class that the pattern requires."""
         return self.labels[label].op_as(kind)
 
     def copy(self) -> Match:
@@ -97,9 +97,9 @@ class Match:
 
 @dataclass(frozen=True)
 class Rule:
-    """`pattern(p, *values)` is replaced by `replacement(b, match, *values)`.
+    """Replace `pattern(p, *values)` by `replacement(b, match, *values)`.
 
-    The replacement returns as many values, of the same types; None declines the match.
+    The replacement returns equally many values of equal types; None declines the match.
     """
 
     name: str
@@ -113,16 +113,16 @@ class Rule:
 
     @cached_property
     def roots(self) -> tuple[_Pattern | _Result, ...]:
-        """The traced pattern: what it returns."""
+        """The results of the traced pattern."""
         traced = self.pattern(_PatternBuilder(), *map(_Variable, self.variables))
         return traced if isinstance(traced, tuple) else (traced,)
 
 
 class _Draft:
-    """A graph while it is rewritten: its nodes, where each stands, their types, and who uses what.
+    """A graph during rewriting: its nodes, their places, types and users.
 
-    Places are compared as tuples are. What is put after a place stands before all that stood there already,
-    so that no other node moves, and a match takes as long in a large graph as in a small one.
+    Places compare like tuples. A node inserted after a place precedes all nodes that were already there. No
+    other node moves, so the time of a match does not depend on the size of the graph.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -171,7 +171,7 @@ class _Draft:
 
 
 class _Piece(Builder):
-    """Builds what stands in a draft for the ops that go: it knows the types and names of all others."""
+    """Builds the replacement of ops in a draft, with access to the types and names of all other nodes."""
 
     def __init__(self, draft: _Draft, gone: set[str]) -> None:
         super().__init__(draft.name)
@@ -184,7 +184,6 @@ class _Piece(Builder):
         return super().type(value)
 
     def node(self, name: str) -> Node:
-        """What stands under a name in the graph, or in the piece."""
         return self._draft.nodes[name] if name in self._draft.nodes else super().node(name)
 
     def _taken(self, name: str) -> bool:
@@ -222,7 +221,7 @@ def _matches(draft: _Draft, rule: Rule, node: Node) -> Iterator[Match]:
 
 
 def _ways(draft: _Draft, roots: Sequence[_Pattern | _Result], match: Match) -> Iterator[Match]:
-    """The ways to meet further roots, one after the other."""
+    """The ways to match the remaining roots, one after the other."""
     if not roots:
         yield match
         return
@@ -231,14 +230,14 @@ def _ways(draft: _Draft, roots: Sequence[_Pattern | _Result], match: Match) -> I
 
 
 def _other_root(draft: _Draft, root: _Pattern | _Result, match: Match) -> Iterator[Match]:
-    """Ways to meet a further root: met already, or found among the users of what is bound."""
+    """The ways to match another root: matched already, or found among the users of bound values."""
     pattern = _op(root)
     if id(pattern) in match.nodes:
         yield match
         return
     bound = [v for o in pattern.operands if (v := _bound(o, match))]
     taken = {n.name for n in match.nodes.values()}
-    # A user takes all of them: those of the value with the fewest are enough.
+    # A user takes all values, so the users of the value with the fewest suffice.
     users = min((draft.users.get(v, set()) for v in bound), key=len, default=set())
     for user in draft.ordered(users):
         if user.op.opcode == pattern.opcode and user.name not in taken:
@@ -248,13 +247,13 @@ def _other_root(draft: _Draft, root: _Pattern | _Result, match: Match) -> Iterat
 
 
 def _keeps(draft: _Draft, cast: Node) -> bool:
-    """Whether values survive a cast: it widens, or only undoes what another cast widened."""
+    """Whether a cast preserves values: it increases precision, or reverses such a cast."""
     value = cast.operands[0]
     node = draft.nodes[value.node]
     before, after = draft.types[value].dtype, cast.results[0].dtype
     if before.bits <= after.bits:
         return True
-    # fp32 inside a bf16 block: the way back, through whatever computes in between, ends where it began.
+    # fp32 inside a bf16 block: the cast back to bf16 ends the region, whatever ops it contains.
     while node.operands and draft.types[node.values[0]].dtype == before:
         value = node.operands[0]
         node = draft.nodes[value.node]
@@ -314,7 +313,7 @@ def _apply(draft: _Draft, rule: Rule, match: Match) -> bool:
     builder = _Piece(draft, gone)
     try:
         built = rule.replacement(builder, match, *(match.values[v] for v in rule.variables))
-    except VerifyError:  # the ops do not fit together, so this is no match
+    except VerifyError:  # the ops do not fit together, so this is not a match
         return False
     if built is None:
         return False
@@ -326,7 +325,7 @@ def _apply(draft: _Draft, rule: Rule, match: Match) -> bool:
 
 
 def _splice(draft: _Draft, gone: set[str], fresh: list[Node], renamed: dict[Value, Value]) -> bool:
-    """Put `fresh` where `gone` was: after its operands, before whatever uses it."""
+    """Insert `fresh` in place of `gone`: after its operands, before its users."""
     names = {n.name for n in fresh}
     needs = [draft.place[v.node] for n in fresh for v in n.operands if v.node not in names]
     after = max([*needs, min(draft.place[n] for n in gone)])

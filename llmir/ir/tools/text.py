@@ -225,13 +225,13 @@ class _Reader:
         self.phase, self.entries, self.graphs = name, ("main",), {}
 
     def close(self) -> None:
-        """Keep the phase that is read."""
+        """Store the phase that has been read."""
         if not self.graphs:
             raise ParseError(f"phase {self.phase} has no graph" if self.phase else "no graph found")
         self.done[self.phase] = self.entries, self.graphs
 
     def program(self) -> Program:
-        """What was read."""
+        """The complete program."""
         self.close()
 
         def made(phase: str, **others: Any) -> Program:

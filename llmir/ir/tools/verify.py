@@ -21,7 +21,7 @@ MOST_OPS, MOST_LEVELS = 2_000_000, 6
 
 
 def verify(program: Program) -> Program:
-    """`program` itself if it keeps the rules; otherwise `VerifyError` names the op and the rule."""
+    """Return the program if it satisfies the rules; otherwise VerifyError names the op and the rule."""
     if "_verified" in vars(program):  # it does not change
         return program
     if not program.entries or len(set(program.entries)) != len(program.entries):
@@ -49,7 +49,7 @@ def verify(program: Program) -> Program:
 
 
 def _verify_encode(program: Program, name: str, phase: Program) -> None:
-    """It has the mesh of the program beside it, and reads images."""
+    """Check that the phase has the mesh of the program and image inputs."""
     if phase.mesh != program.mesh:
         raise VerifyError(f"phase {name}: mesh is {phase.mesh}, of the program {program.mesh}")
     if not phase.patches:
@@ -57,7 +57,9 @@ def _verify_encode(program: Program, name: str, phase: Program) -> None:
 
 
 def _verify_draft(program: Program, name: str, phase: Program) -> None:
-    """It has the mesh and the steps of the program beside it, and reads tokens and their hidden states."""
+    """Check that the phase has the mesh and micro-batches of the program, and inputs of tokens and hidden
+    states.
+    """
     for what in ("mesh", "micro_batches"):
         if getattr(phase, what) != getattr(program, what):
             found = f"{what} is {getattr(phase, what)}, of the program {getattr(program, what)}"
@@ -92,7 +94,7 @@ def _verify_phase(program: Program, name: str, phase: Program) -> None:
 
 
 def _of_one(types: tuple[Tensor, ...]) -> list[tuple[object, ...]]:
-    """Types as they are of one new token, of which each layer sees as many as there are."""
+    """The types for one new token, with the size of every layer's view of it."""
     return [(t.dtype, [put(n, {"T": 1}) for n in t.shape], t.placements, t.partial, t.tokens) for t in types]
 
 
@@ -158,8 +160,8 @@ def _verify_handover(before: Graph, after: Graph, stage: int) -> None:
 
 
 def _verify_nesting(program: Program) -> None:
-    """No graph repeats itself, and what the entries run can be listed op by op."""
-    known: dict[str, tuple[int, int]] = {}  # ops that a graph runs, those of bodies once; and levels
+    """Check that no graph repeats itself, and that the ops of the entries can be listed."""
+    known: dict[str, tuple[int, int]] = {}  # ops of a graph with bodies counted once; and nesting levels
 
     def size(name: str, path: tuple[str, ...]) -> tuple[int, int]:
         if name in path:
@@ -186,7 +188,7 @@ def _list(types: tuple[Tensor, ...]) -> str:
 
 
 def checked_program(program: object) -> Program:
-    """What was given, or the first that is equal to it, if it is a program; else `InputError`."""
+    """Verify an argument and return the first equal program; InputError if it is not a program."""
     if not isinstance(program, Program):
         arguments.refuse("program", program, "a Program, such as llmir.load gives")
     return _verified(program)
@@ -194,8 +196,8 @@ def checked_program(program: object) -> Program:
 
 @lru_cache(maxsize=256)
 def _verified(program: Program) -> Program:
-    """A program may be of a caller's own making; once is enough, for it does not change.
+    """Verify a program once; it may come from a caller, and it never changes.
 
-    Of equal programs the first goes on, with all that was computed of it.
+    Equal programs share the first one's cached properties.
     """
     return verify(program)
