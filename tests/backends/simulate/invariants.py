@@ -77,7 +77,7 @@ def systems(draw: Any) -> System:
     case: Case = draw(cases(kind != "abreast" and not groups, groups, least=4, engines=ENGINES))
     fills, load, room = case
     if load.users is None:
-        load = replace(load, arrival_s=load.arrival_s * draw(st.sampled_from([1.0, 0.3, 0.1])))
+        load = replace(load, arrival_s=load.arrival_s * draw(st.sampled_from([1.0, 0.1, 0.1])))
     if kind == "abreast":
         fills = replace(fills, patience=0) if isinstance(fills, Trtllm) else fills
         room = room._replace(ranks=draw(st.integers(1, 3)), micro_batches=draw(st.integers(1, 4)))
@@ -112,7 +112,7 @@ def _most(load: Load, room: Capacity) -> int:
 def _tight(draw: Any, load: Load, room: Capacity) -> Capacity:
     """Room for one request and a little more, and for as many sequences as there are requests."""
     least = room.ranks * (_most(load, room) + 1 + room.state)
-    few = st.sampled_from([0, 0, 1, 2, least // 4, least // 2])
+    few = st.sampled_from([0, 0, 0, 1, 2, least // 4])
     most = max(1, min(len(load), room.tokens // room.rows))
     sequences = draw(st.sampled_from([most, most, max(1, most // 2)]))
     return room._replace(blocks=least + least // 50 + draw(few), sequences=sequences)
