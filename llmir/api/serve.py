@@ -62,42 +62,47 @@ def simulate(
     """
     how = memory, drafts, parallel, precision, estimation
     run = _serving(model, hw, servers, *how)
-    _check_work(run, traffic)
-    return run(_load(traffic), warm_up=warm_up, max_ttft_s=max_ttft_s, max_tpot_s=max_tpot_s)
+    load = _check_work(run, traffic) or _load(traffic)
+    return run(load, warm_up=warm_up, max_ttft_s=max_ttft_s, max_tpot_s=max_tpot_s)
 
 
 REQUEST_BYTES = 1200  # of a simulated request, measured on runs of 200,000
 PILOT = 1000  # requests of the run that shows how long each takes
 
 
-def _check_work(run: Callable[..., Simulation], traffic: Traffic, times: int = 1) -> None:
-    """`InputError` for runs of more requests than the budget allows, by a run of the first ones."""
-    requests = _requests(_traffic(traffic))
+def _check_work(run: Callable[..., Simulation], traffic: Traffic, times: int = 1) -> Load | None:
+    """The load of a trace; None for another load, which is not drawn yet.
+
+    `InputError` for runs of more requests than the budget allows, by a run of the first ones.
+    """
+    import numpy as np
+
+    load = _load(traffic) if _traffic(traffic).trace is not None else None
+    requests = _requests(traffic) if load is None else len(load)
     what = f"{f'{times:,} runs' if times > 1 else 'a run'} of {requests:,} requests"
     advice = "simulate fewer of them"
     check_work(what, advice, memory=times * requests * REQUEST_BYTES)
     if requests >= 10 * PILOT:
-        check_work(what, advice, seconds=times * requests * _request_s(run, traffic))
+        pilot = _load(replace(traffic, requests=PILOT)) if load is None else load.only(np.arange(PILOT))
+        check_work(what, advice, seconds=times * requests * _request_s(run, pilot))
+    return load
 
 
-def _request_s(run: Callable[..., Simulation], traffic: Traffic) -> float:
+def _request_s(run: Callable[..., Simulation], pilot: Load) -> float:
     """Seconds of a simulated request; 0 if a run is refused, as the run of all requests then says."""
-    pilot = _load(replace(traffic, requests=PILOT))
     try:
         run(pilot)  # makes the table of step times
     except LlmirError:
         return 0.0
     start = time.process_time()
     run(pilot)
-    return (time.process_time() - start) / PILOT
+    return (time.process_time() - start) / len(pilot)
 
 
 def _requests(traffic: Traffic) -> int:
-    """The number of requests; 0 for those of a trace, which are read from its file first."""
+    """The number of requests of a load that is no trace."""
     from llmir.backends.simulate.load import closed_loop_requests
 
-    if traffic.trace is not None:
-        return 0
     default = 1000 if traffic.closed is None else closed_loop_requests(traffic.closed)
     return int(or_default(traffic.requests, default))
 
