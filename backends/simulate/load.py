@@ -200,7 +200,9 @@ class Load(Figures):
 
     @figure
     def longest_request(self) -> tuple[int, int]:
-        """Its prompt and its answer: of a law with a limit, the longest that may come."""
+        """Its prompt and its answer: of a law with a limit, the longest that may come; 0 of no requests."""
+        if not len(self):
+            return 0, 0
         if self.limit is not None:
             return int(self.prompt.max()), self.limit
         at = int(self.reserved.argmax())
@@ -208,11 +210,11 @@ class Load(Figures):
 
     @property
     def rate(self) -> float | None:
-        """Requests that arrive in a second; None of users, and where all come at once.
+        """Requests that arrive in a second; None of users, of none, and where all come at once.
 
         Of sessions all turns count, over the time in which sessions begin: the rate in the long run.
         """
-        span = float(self.arrival_s[-1] - self.arrival_s[0])
+        span = float(self.arrival_s[-1] - self.arrival_s[0]) if len(self) else 0.0
         return (len(self) - 1) / span if span else None
 
     @property
