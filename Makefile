@@ -14,7 +14,7 @@ PYTEST = $(RUN)/python -m pytest --numprocesses auto $(if $(SEED),--randomly-see
 SETTINGS := setup.cfg pyproject.toml scripts/setup.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-page lint docs fuzz fuzz-serve mutants bench bench-peers accuracy read-traces wheel web clean
+.PHONY: help setup demo test test-all test-page lint docs fuzz fuzz-serve invariants mutants bench bench-peers accuracy read-traces wheel web clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -64,6 +64,9 @@ fuzz: $(READY) ## mutated files and command lines for every reader (READERS=ir S
 
 fuzz-serve: $(READY) ## requests of all kinds to the server of pages (REQUESTS=10000)
 	@$(RUN)/python -m tests.page_server.serve_cases $(or $(REQUESTS),10000)
+
+invariants: $(READY) ## random loads on simulated servers, each step of which is checked (LOADS=10000 SEED=0)
+	@$(RUN)/python -m tests.backends.simulate.invariants $(or $(LOADS),10000) --seed $(or $(SEED),0)
 
 mutants: $(READY) ## small changes to the code, of which the tests must notice 90% (TARGETS=dim N=60 SEED=1; N=0 for all)
 	@$(RUN)/python scripts/mutants.py $(TARGETS) --number $(or $(N),60) --seed $(or $(SEED),0)

@@ -200,6 +200,8 @@ class Load(Figures):
     @figure
     def longest_request(self) -> tuple[int, int]:
         """The prompt and output of the longest request; the largest possible output if it is bounded."""
+        if not len(self):
+            return 0, 0
         if self.limit is not None:
             return int(self.prompt.max()), self.limit
         at = int(self.reserved.argmax())
@@ -207,11 +209,11 @@ class Load(Figures):
 
     @property
     def rate(self) -> float | None:
-        """The arrival rate per second; None for users, and if all requests arrive at once.
+        """The arrival rate per second; None for users, for no requests, and if all arrive at once.
 
         For sessions all turns count, over the time in which sessions begin: the long-run rate.
         """
-        span = float(self.arrival_s[-1] - self.arrival_s[0])
+        span = float(self.arrival_s[-1] - self.arrival_s[0]) if len(self) else 0.0
         return (len(self) - 1) / span if span else None
 
     @property

@@ -274,7 +274,7 @@ class Simulation(Figures, Result, PageExport):
     @figure
     def rate(self) -> float | None:
         """Requests a second that came, with all turns of sessions; None of users, and of all at once."""
-        span = float(self.arrival_s.max() - self.arrival_s.min())
+        span = float(np.ptp(self.arrival_s)) if len(self.load) else 0.0
         return None if self.load.users or not span else (len(self.load) - 1) / span
 
     @property
@@ -297,6 +297,8 @@ class Simulation(Figures, Result, PageExport):
     @figure
     def largest_rate(self) -> float:
         """Requests a second that the server answers at most; at lower rates it is stable."""
+        if not len(self.load):
+            return float("inf")
         return saturation_rate(self.profile.prices(), self.policy, self.capacity, self.load)
 
     @property

@@ -53,8 +53,10 @@ class PipelinedServer(Server):
 
     @property
     def begins_s(self) -> float:
-        """When its next micro-batch begins, if it has one."""
-        return self.passing[0][0] if self.waits and self.passing else self.now
+        """When its next micro-batch begins, if it has one, or a prompt is through the pipeline before."""
+        if self.passing and (self.waits or self.passing[0][0] < self.now):
+            return self.passing[0][0]
+        return self.now
 
     def come(self, request: int, time_s: float) -> None:
         """A request arrives; it may be read while the server waits for a prompt in the pipeline."""
@@ -64,6 +66,7 @@ class PipelinedServer(Server):
     def advance(self, until: float = FOREVER) -> None:
         """Run all micro-batches that begin before a time."""
         policy, self.until = self.policy, until
+        self._take_arrived()
         while self.now < self.until:
             before, self.waits = self.preempted, False
             self._take_arrived()
@@ -104,9 +107,9 @@ class PipelinedServer(Server):
         return super().to_come(most) + sum(min(tokens, most) for tokens in rest)
 
     def _take_arrived(self) -> None:
-        """Prompts that have left the pipeline by now have their next token since then."""
+        """Give prompts that have left the pipeline by now, and before `until`, their next token."""
         now = self.now
-        while self.passing and self.passing[0][0] <= now:
+        while self.passing and self.passing[0][0] <= now and self.passing[0][0] < self.until:
             self.now, request = self.passing.popleft()
             self.turn = self.turn if self.decoding else 0
             self._prefilled(request)

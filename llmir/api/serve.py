@@ -76,42 +76,47 @@ def simulate(
     """
     how = memory, drafts, parallel, precision, estimation
     run = _serving(model, hw, servers, *how)
-    _check_work(run, traffic)
-    return run(_load(traffic), warm_up=warm_up, max_ttft_s=max_ttft_s, max_tpot_s=max_tpot_s)
+    load = _check_work(run, traffic) or _load(traffic)
+    return run(load, warm_up=warm_up, max_ttft_s=max_ttft_s, max_tpot_s=max_tpot_s)
 
 
 REQUEST_BYTES = 1200  # per simulated request, measured on runs of 200,000
 PILOT = 1000  # requests of the run that measures the time per request
 
 
-def _check_work(run: Callable[..., Simulation], traffic: Traffic, times: int = 1) -> None:
-    """Raise InputError if runs exceed the work budget; a run of the first requests measures the time."""
-    requests = _requests(_traffic(traffic))
+def _check_work(run: Callable[..., Simulation], traffic: Traffic, times: int = 1) -> Load | None:
+    """Raise InputError if runs exceed the work budget; a run of the first requests measures the time.
+
+    Returns the load of a trace, so that it is read once, and None for other traffic.
+    """
+    import numpy as np
+
+    load = _load(traffic) if _traffic(traffic).trace is not None else None
+    requests = _requests(traffic) if load is None else len(load)
     what = f"{f'{times:,} runs' if times > 1 else 'a run'} of {requests:,} requests"
     advice = "simulate fewer of them"
     check_work(what, advice, memory=times * requests * REQUEST_BYTES)
     if requests >= 10 * PILOT:
-        check_work(what, advice, seconds=times * requests * _request_s(run, traffic))
+        pilot = _load(replace(traffic, requests=PILOT)) if load is None else load.only(np.arange(PILOT))
+        check_work(what, advice, seconds=times * requests * _request_s(run, pilot))
+    return load
 
 
-def _request_s(run: Callable[..., Simulation], traffic: Traffic) -> float:
+def _request_s(run: Callable[..., Simulation], pilot: Load) -> float:
     """Seconds per simulated request; 0 if the run is refused, so that the full run reports the error."""
-    pilot = _load(replace(traffic, requests=PILOT))
     try:
         run(pilot)  # builds the table of step times
     except LlmirError:
         return 0.0
     start = time.process_time()
     run(pilot)
-    return (time.process_time() - start) / PILOT
+    return (time.process_time() - start) / len(pilot)
 
 
 def _requests(traffic: Traffic) -> int:
-    """The number of requests; 0 for a trace, which is read before it is counted."""
+    """The number of requests of traffic that is not a trace."""
     from llmir.backends.simulate.load import closed_loop_requests
 
-    if traffic.trace is not None:
-        return 0
     default = 1000 if traffic.closed is None else closed_loop_requests(traffic.closed)
     return int(or_default(traffic.requests, default))
 

@@ -49,7 +49,22 @@ def fresh() -> list[Any]:
     return [
         *(None, True, False, 0, 1, -1, 2**31, 2**63, 10**400, -(10**400), 0.5, 1.0, -0.0, 1e308),
         *(float("nan"), float("inf"), -float("inf"), 1j, Indexed(), Odd(), Odd, object(), type, len),
-        *("", "x", "8", "1.5", "nan", "a b", "\0", "%", "\u2028", "x" * 5000, b"", b"fuse", "(" * 500),
+        *(
+            "",
+            "x",
+            "8",
+            "\ud800",
+            "1.5",
+            "nan",
+            "a b",
+            "\0",
+            "%",
+            "\u2028",
+            "x" * 5000,
+            b"",
+            b"fuse",
+            "(" * 500,
+        ),
         *([], [1], [[1], [1, 2]], (), (1,), ("a",), {}, {"a": 1}, {1: 2}, {"batch": 1}, set(), {1, 2}),
         *(np.int64(2), np.float32(0.5), np.float64("nan"), np.bool_(True), np.array(3), np.array([1, 2])),
         *(
@@ -483,3 +498,14 @@ GIVEN_BACK = {
     "Pass": {"given"},  # is inherited from, likewise
     "LlmirError": set[str](),  # what all of this raises; an exception takes any arguments
 }
+
+
+def passed_over(name: str, argument: str, value: object) -> bool:
+    """Where a file would be written, or a caller's own function is run, which may raise what it will."""
+    written = (name, argument) in (
+        ("draw to", "path"),
+        ("save", "path"),
+        ("sweep_to", "path"),
+    ) and isinstance(value, (str, Path))
+    own = name.startswith("run") or argument in ("weights", "price", "pipeline", "progress")
+    return written or (callable(value) and own)

@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +25,7 @@ from llmir.ir.tools.build import Builder
 from llmir.ir.tools.pipeline import PASSES, Pass, is_pass
 
 from . import decision_calls, plot_calls  # noqa: F401  (add to these)
-from .public_calls import CALLS, COUNT, EXPERTS, GIVEN_BACK, PROGRAM, fresh
+from .public_calls import CALLS, COUNT, EXPERTS, GIVEN_BACK, PROGRAM, fresh, passed_over
 
 SOON_S = 10  # of one call, on a machine that is busy with other work
 OPTIONS = [(kind, f.name) for kind in PASSES.values() if is_pass(kind) for f in fields(kind)]
@@ -56,17 +55,6 @@ def survives(call: Callable[[], Any]) -> None:
             call()
         except LlmirError as error:
             assert "\n" not in str(error)
-
-
-def passed_over(name: str, argument: str, value: object) -> bool:
-    """Where a file would be written, or a caller's own function is run, which may raise what it will."""
-    written = (name, argument) in (
-        ("draw to", "path"),
-        ("save", "path"),
-        ("sweep_to", "path"),
-    ) and isinstance(value, (str, Path))
-    own = name.startswith("run") or argument in ("weights", "price", "pipeline", "progress")
-    return written or (callable(value) and own)
 
 
 def public() -> Iterator[tuple[str, set[str]]]:

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir.base.errors import InputError
+from llmir.base.errors import InputError, LlmirError
 from llmir.frontends.models.presets import PRESETS
 from llmir.ir.sizes.binding import Binding
 from llmir.ir.sizes.polynomial import Dim, distinct
@@ -153,6 +153,39 @@ def test_costs_never_fall_as_work_grows(
             llmir.analyze(program, "h100", **records(llmir.analyze, **{**point, axis: value_there + 1}))
         )
         assert all(more[k] >= value * (1 - 1e-12) for k, value in here.items()), axis
+
+
+# Attention within chunks of 8,192 tokens begins anew at each: there a longer context is less work.
+MONOTONE = [name for name in PRESETS if not name.startswith("Llama-4-")]
+SPLITS = ["", "shard{tp=2}", "shard{tp=8}", "shard{tp=2,sp=1}"]
+
+
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(MONOTONE),
+    st.sampled_from([row["name"] for row in llmir.devices()]),
+    st.sampled_from(["vllm", "sglang", "trtllm"]),
+    st.sampled_from(SPLITS),
+    *(st.lists(st.integers(low, high), min_size=2, max_size=6) for low, high in ((1, 300), (1, 3000))),
+    st.lists(st.integers(0, 20_000), min_size=2, max_size=6),
+)
+def test_grids_rise_along_each_axis(
+    model: str, device: str, engine: str, split: str, batch: list[int], new: list[int], context: list[int]
+) -> None:
+    """Time, memory and FLOPs of what an engine runs on a device, in batch, new tokens and context."""
+    try:
+        program = llmir.run(llmir.load(model), [*filter(None, (llmir.pipeline_of(engine), split))])
+        axes = [np.unique(values) for values in (batch, new, context)]
+        at = dict(zip(("batch", "new", "context"), np.meshgrid(*axes, indexing="ij"), strict=True))
+        step = llmir.analyze(program, device, **records(llmir.analyze, **at, engine=engine))
+    except LlmirError:
+        assume(False)  # heads that do not split, and types that the device does not have
+        raise
+    for name in ("time_s", "peak_memory_bytes", "flops", "read_bytes"):
+        values = np.broadcast_to(getattr(step, name), at["batch"].shape)
+        for axis in range(3):
+            assert (np.diff(values, axis=axis) >= -1e-9 * values.max()).all(), name
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,17 @@ def test_work_beyond_the_limit_is_refused_in_a_line(run: Run, tmp_path: Path, ar
     assert done.err.startswith("error: ")
     assert "more than" in done.err
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_the_work_of_a_trace_is_that_of_its_rows(tmp_path: Path) -> None:
+    """It is refused, or announced, after the first ones."""
+    rows = ({"timestamp": 100 * i, "input_length": 20, "output_length": 40} for i in range(10_000))
+    path = tmp_path / "trace.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    model = llmir.run(llmir.load(TINY), llmir.pipeline_of("vllm"))
+    with budget.max_work(budget.Limit(1e-3, 2e9)), pytest.raises(InputError) as refused:
+        llmir.simulate(model, "h100-sxm", llmir.Traffic(trace=str(path)))
+    assert "a run of 10,000 requests takes about" in str(refused.value)
 
 
 @pytest.mark.parametrize("said", ["1", "h", "-1s", "1e3s", "1 h", ""])

@@ -11,7 +11,7 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from . import lines, readers  # noqa: F401  (they register)
+from . import calls, lines, readers  # noqa: F401  (they register)
 from .reader import READERS, ROOT
 from .session import FINDS, Session
 

@@ -12,7 +12,7 @@ import pytest
 
 from llmir.base.errors import InputError
 
-from . import lines, readers  # noqa: F401  (they register)
+from . import calls, lines, readers  # noqa: F401  (they register)
 from .mutate import Mutator
 from .reader import READERS, Reader
 from .session import FINDS, Session, tried

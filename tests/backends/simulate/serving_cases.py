@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -75,9 +76,12 @@ def policy(engine: str, chunked: bool, **more: Any) -> Policy:
 Case = tuple[Policy, Load, Capacity]
 
 
+ENGINES = ("vllm", "v0", "sglang", "trtllm")
+
+
 @st.composite
-def policies(draw: Any) -> Policy:
-    engine = draw(st.sampled_from(["vllm", "v0", "sglang", "trtllm"]))
+def policies(draw: Any, engines: Sequence[str] = ENGINES) -> Policy:
+    engine = draw(st.sampled_from(engines))
     more: dict[str, Any] = {"ahead": draw(st.booleans())}
     if engine == "vllm":
         more["cautious"] = draw(st.booleans())
@@ -94,10 +98,12 @@ def groups_of_layers(draw: Any) -> tuple[CacheGroup, ...]:
 
 
 @st.composite
-def cases(draw: Any, shares: bool = True, groups: bool = False) -> Case:
+def cases(
+    draw: Any, shares: bool = True, groups: bool = False, least: int = 1, engines: Sequence[str] = ENGINES
+) -> Case:
     """Open loads, and those of users and of sessions; clients may leave, and engines have little room."""
-    fills = draw(policies().filter(lambda fills: not groups or fills.name != "sglang"))
-    count = draw(st.integers(1, 12))
+    fills = draw(policies(engines).filter(lambda fills: not groups or fills.name != "sglang"))
+    count = draw(st.integers(least, 12))
     lists = lambda each: st.lists(each, min_size=count, max_size=count)  # noqa: E731
     prompt, generate = draw(lists(st.integers(1, 40))), draw(lists(st.integers(1, 40)))
     kind = draw(st.sampled_from(["", "cached", "hashes", "turns"] if shares else ["", "cached"]))

@@ -135,6 +135,16 @@ def test_a_replica_that_is_far_ahead_gets_no_more() -> None:
     assert router.choose(2, [(LEAD + 1) * (replica == first) for replica in range(2)]) == 1 - first
 
 
+def test_a_replica_that_nothing_was_sent_to_has_figures() -> None:
+    traffic = llmir.Traffic(rate=1, requests=2, prompt=8, generate=3)
+    found = llmir.simulate(MODEL, "h100-sxm", traffic, servers=llmir.Servers(replicas=3))
+    idle = found.replicas[2]
+    assert "0 requests" in repr(idle)
+    assert repr(idle) in repr(found)
+    assert (idle.rate, idle.load.rate, idle.load.longest, idle.duration_s) == (None, None, 0, 0)
+    assert idle.to_dict()["requests"] == 0
+
+
 def test_the_whole_is_made_of_its_replicas() -> None:
     asked: dict[str, Any] = {"prompt": "uniform:10,900", "generate": "uniform:1,90", "requests": 120}
     found = llmir.simulate(
