@@ -499,6 +499,10 @@ class Scheduler:
     One that goes `ahead` fills a step while the one before it runs. One that is `cautious` admits a prompt
     when all of it has room in the cache, not only its first chunk. One that `pads` runs all sequences of a
     step as if they were as long as the longest.
+
+    Where it is not 0, `receive_interval` is a setting of the engine: the number of decode steps between two
+    looks for new requests. Prompts wait up to `patience` decode steps until they fill the share `enough` of a
+    step's tokens.
     """
 
     mixes: bool = True
@@ -506,6 +510,9 @@ class Scheduler:
     pads: bool = False
     ahead: bool = False
     cautious: bool = False
+    receive_interval: int = 0
+    patience: int = 0
+    enough: float = 0.0
     source: str = ""
 
 
@@ -518,6 +525,7 @@ scheduler = engine.section("scheduler")(
             "pads": Key("pads", schema.flag),
             "ahead": Key("ahead", schema.flag),
             "cautious": Key("cautious", schema.flag),
+            "receive_interval": Key("receive_interval", schema.count),
             "source": Key("source", schema.text, required=True),
         },
     )

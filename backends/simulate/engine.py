@@ -62,7 +62,9 @@ def engine_policy(job: Workload, chunked: bool | None = None) -> Policy:
         older: dict[str, Any] = {"mixes": False, "watermark": 0.01}
         known = replace(known, **older)
     if scheduler:
-        known = replace(known, ahead=scheduler.ahead, cautious=scheduler.cautious)
+        stated = ("ahead", "cautious", *(("patience", "enough") if name == "trtllm" else ()))
+        known = replace(known, **{setting: getattr(scheduler, setting) for setting in stated})
+        known = replace(known, receive_interval=scheduler.receive_interval or 1)
     if chunked is None:
         chunked = job.reads_chunks
     return replace(known, chunked=chunked)
