@@ -500,6 +500,10 @@ class Scheduler:
     - `ahead`: A step is filled while the previous one runs.
     - `cautious`: A prompt is admitted when the cache has space for all of it, not only for its first chunk.
     - `pads`: All sequences of a step run with the length of the longest.
+    - `receive_interval`: The number of decode steps between two looks for new requests; 0 for an engine
+      without this setting.
+    - `patience`, `enough`: Prompts wait up to `patience` decode steps, until they fill the share `enough` of
+      the tokens of a step.
     """
 
     mixes: bool = True
@@ -507,6 +511,9 @@ class Scheduler:
     pads: bool = False
     ahead: bool = False
     cautious: bool = False
+    receive_interval: int = 0
+    patience: int = 0
+    enough: float = 0.0
     source: str = ""
 
 
@@ -519,6 +526,7 @@ scheduler = engine.section("scheduler")(
             "pads": Key("pads", schema.flag),
             "ahead": Key("ahead", schema.flag),
             "cautious": Key("cautious", schema.flag),
+            "receive_interval": Key("receive_interval", schema.count),
             "source": Key("source", schema.text, required=True),
         },
     )

@@ -23,6 +23,7 @@ numbers, or into arrays on a grid.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, ClassVar, Protocol, cast
 
@@ -39,6 +40,7 @@ from llmir.base.values import FrozenDict
 from llmir.hw import library
 from llmir.hw.device import Device
 from llmir.hw.engine import Engine
+from llmir.hw.engine_sections import Scheduler
 from llmir.ir.sizes.binding import Binding
 from llmir.ir.sizes.polynomial import Size
 
@@ -139,6 +141,19 @@ def custom_model(model: object, device: Device, name: str = "") -> CustomModel:
     if isinstance(model, type) or not callable(getattr(model, "price", None)):
         raise InputError(f"cost: expected the name of a cost model, or an object with price(row), got {name}")
     return CustomModel(device, cast("CostModel", model), name)
+
+
+# Settings of engines
+
+
+@lru_cache(maxsize=256)
+def with_scheduler(made: DeviceCostModel, stated: FrozenDict[str, Any]) -> DeviceCostModel:
+    """The same with these fields of the engine's `Scheduler`."""
+    if not stated or not isinstance(made, CalibratedModel) or not made.runs:
+        return made
+    known = made.runs.section(Scheduler) or Scheduler()
+    sections = {**made.runs.sections, "scheduler": replace(known, **stated)}
+    return replace(made, runs=replace(made.runs, sections=sections))
 
 
 # Faster ops

@@ -51,7 +51,8 @@ def loop_rows(service: ClosedLoopWorkload) -> list[tuple[str, str, str]]:
     batch = units.time(service.ttft_s) + first
     if wording.prefill_steps(service) > 1 and service.batch > 1:
         batch += f", mean {units.time(service.ttft_mean_s)}"
-    rows = [("TTFT, first token", batch, units.time(loop.ttft_s) + first)]
+    first = units.time(loop.ttft_s) + wording.error_band(loop.ttft_error)
+    rows = [("TTFT, first token", batch, first)]
     if (burst_s := loop.figures.burst_ttft_s) is not None and service.batch > 1:
         rows.append(("  with first burst", _NONE, units.time(burst_s)))
     if service.tpot_s is not None and service.decode and loop.tpot_s is not None:

@@ -37,6 +37,9 @@ from .workload import REQUESTS, ChunkSteps, Workload, prefill_chunks
 # Steps of a loop
 
 _HALVINGS = 60
+# Mean error of TTFT beyond that of the prefill step (queues, HTTP, tokenization, bursts): with it, 65% of 96
+# closed loops of 2026 lie within ± and 96% within 2 ± (docs/results.md, "Serving runs of 2026").
+SERVER_TTFT_ERROR = 0.3
 
 
 class LoopLane(NamedTuple):
@@ -343,6 +346,12 @@ class ClosedLoop(Record):
         if step.error is None or read_error is None:
             return None
         return float(decode_s * step.error + reads_s * read_error) / self.tpot_s
+
+    @property
+    def ttft_error(self) -> float | None:
+        """The mean relative error of TTFT: that of the step that reads a prompt, and of all around it."""
+        read_error = self.job.prefill.error
+        return None if read_error is None else math.hypot(float(read_error), SERVER_TTFT_ERROR)
 
     @property
     def terms(self) -> tuple[TpotTerm, ...]:

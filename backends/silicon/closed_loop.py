@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,11 +17,10 @@ from llmir.backends.simulate.closed_loop import loop_step_times
 from llmir.backends.simulate.cluster import serve
 from llmir.backends.simulate.engine import check_load, engine_capacity, engine_policy, has_policy
 from llmir.backends.simulate.load import Load, sample_load
-from llmir.backends.simulate.policies.trtllm import Trtllm
-from llmir.backends.simulate.server import Policy, Server
+from llmir.backends.simulate.server import Server
 from llmir.backends.simulate.step_times import Chunks, RecordingStepTimes
 from llmir.base.dataclass import dataclass
-from llmir.base.values import Record
+from llmir.base.values import FrozenDict, Record
 from llmir.ir.tools.ranks import independent_ranks
 
 from .rows import Array
@@ -33,7 +32,8 @@ class MeasurementMethod(NamedTuple):
     Lengths are drawn evenly, the `shortest` to the longest. What is asked comes `apart_s` after another at
     least. Its engine goes `ahead`, or does not, and takes the share `utilization` of memory, each as its
     version does where it is None; prompts wait `patience` steps of decodes, or until a step has a share
-    `enough` of its tokens. Graphs hold steps of up to `graphs` decodes, where it is not 0.
+    `enough` of its tokens; the engine looks for new requests every `receive` decode steps. Graphs hold steps
+    of up to `graphs` decodes. Where these are 0 the engine has its own.
     """
 
     rounds: int = 10
@@ -44,6 +44,14 @@ class MeasurementMethod(NamedTuple):
     enough: float = 0.0
     utilization: float | None = None
     graphs: int = 0
+    receive: int = 0
+
+    @property
+    def scheduler(self) -> FrozenDict[str, Any]:
+        """The fields of `Scheduler` that were not those of the engine's release."""
+        stated = {"patience": self.patience, "enough": self.enough, "receive_interval": self.receive}
+        found: dict[str, Any] = {name: value for name, value in stated.items() if value}
+        return FrozenDict(found if self.ahead is None else found | {"ahead": self.ahead})
 
 
 def has_simulator(job: Workload) -> bool:
@@ -93,16 +101,10 @@ class InteractiveRun(Record):
     def server(self) -> Server:
         """The server when all are answered."""
         job, load = replace(self.job, max_model_len=int(self.load.written.max()) + 2), self.load
-        room, fills = engine_capacity(job), self._policy(engine_policy(job))
+        room, fills = engine_capacity(job), engine_policy(job)
         check_load(load, room, fills)
         times = loop_step_times(job.program, job.prefill.plan.model)
         return serve(RecordingStepTimes(times), fills, room, load)
-
-    def _policy(self, known: Policy) -> Policy:
-        """The engine's, as it was set."""
-        if self.manner.patience and isinstance(known, Trtllm):
-            known = replace(known, patience=self.manner.patience, enough=self.manner.enough)
-        return known if self.manner.ahead is None else replace(known, ahead=self.manner.ahead)
 
     @cached_property
     def events(self) -> Array:

@@ -194,7 +194,7 @@ FACTS: dict[str, object] = {
     **dict.fromkeys(("chunk", "graphs", "ran", "passes"), ""),
     **dict.fromkeys(("turns", "ahead", "utilization"), nan),
     **dict.fromkeys(("lengths", "shortest"), 1.0),
-    **dict.fromkeys(("apart_ms", "patience", "enough"), 0.0),
+    **dict.fromkeys(("apart_ms", "patience", "enough", "receive"), 0.0),
     "rounds": 10.0,
     "harness_us": 0.0,
 }

@@ -61,7 +61,9 @@ def engine_policy(job: Workload, chunked: bool | None = None) -> Policy:
         older: dict[str, Any] = {"mixes": False, "watermark": 0.01}
         known = replace(known, **older)
     if scheduler:
-        known = replace(known, ahead=scheduler.ahead, cautious=scheduler.cautious)
+        stated = ("ahead", "cautious", *(("patience", "enough") if name == "trtllm" else ()))
+        known = replace(known, **{setting: getattr(scheduler, setting) for setting in stated})
+        known = replace(known, receive_interval=scheduler.receive_interval or 1)
     if chunked is None:
         chunked = job.reads_chunks
     return replace(known, chunked=chunked)
@@ -258,15 +260,23 @@ class Profile(Immutable):
     def __repr__(self) -> str:
         return f"<Profile {self.job.program.name} on {self.job.device.name}: {self.policy.name}>"
 
-    def of(self, longest: int) -> Workload:
-        """The job for requests of up to `longest` tokens, because some engines reserve memory for the
-        longest.
-        """
-        return replace(self.job, max_model_len=max(longest, 2))
+    def of(self, longest: int, prompt: int = 0) -> Workload:
+        """The job for requests of up to `longest` tokens, because some engines reserve memory for the longest.
 
-    def capacity(self, longest: int) -> Capacity:
+        An engine that mixes whole prompts with decodes gets a step budget of one `prompt` and all sequences,
+        unless the budget is stated: with a prompt that fills the step no sequence could decode.
+        """
+        job = replace(self.job, max_model_len=max(longest, 2))
+        whole = self.policy.mixes and not self.policy.chunked and job.chunked_prefill is None
+        if not whole or not job.pool or job.chunk or job.max_batched_tokens:
+            return job
+        budget = job.pool.tokens
+        most = prompt + job.pool.sequences
+        return replace(job, max_batched_tokens=most) if prompt <= budget < most else job
+
+    def capacity(self, longest: int, prompt: int = 0) -> Capacity:
         """The capacity for requests of up to `longest` tokens; InputError if nothing fits."""
-        return engine_capacity(self.of(longest), self.drafts)
+        return engine_capacity(self.of(longest, prompt), self.drafts)
 
     def prices(self) -> StepTimes:
         """The step times."""
@@ -285,7 +295,7 @@ class Profile(Immutable):
     def admitted(self, load: Load) -> Load:
         """The requests that are short enough, with drafts; InputError where one of them could never run."""
         load = self.drafting(self.short(load))
-        check_load(load, self.capacity(load.longest), self.policy)
+        check_load(load, self.capacity(load.longest, load.longest_request[0]), self.policy)
         return load
 
     def drafting(self, load: Load) -> Load:
@@ -333,7 +343,7 @@ class Profile(Immutable):
         deals = ROUTERS[check_router(router, copies)]
         asked, load = load, self.admitted(load)
         counted = result_fields(asked, load, warm_up, max_ttft_s, max_tpot_s)
-        room = self.capacity(load.longest)
+        room = self.capacity(load.longest, load.longest_request[0])
         prices = self._prices
         if copies == 1:
             return Simulation.of(self, serve(prices, self.policy, room, load), load, **counted)
@@ -447,7 +457,10 @@ class Pools(Immutable):
         self, name: str, replicas: tuple[int, int], loads: tuple[Load, Load]
     ) -> tuple[Router, Router]:
         """The routers to prefill and decode servers, for the `halves` of a load."""
-        rooms = tuple(side.capacity(load.longest) for side, load in zip(self._sides, loads, strict=True))
+        rooms = tuple(
+            side.capacity(load.longest, load.longest_request[0])
+            for side, load in zip(self._sides, loads, strict=True)
+        )
         return _routers(name, replicas, loads, (rooms[0], rooms[1]))
 
     @property
@@ -459,7 +472,7 @@ def _server(
     kind: Callable[..., Server], profile: Profile, load: Load, checked: Load, arrival_s: Array
 ) -> Server:
     """A prefill or decode server; InputError if one of the requests `checked` does not fit."""
-    room = profile.capacity(checked.longest)
+    room = profile.capacity(checked.longest, checked.longest_request[0])
     check_load(checked, room, profile.policy)
     return kind(profile.prices(), profile.policy, room, load, RequestTimeline(arrival_s.tolist()))
 

@@ -360,7 +360,11 @@ class Simulation(Figures, Result, PageExport):
         verified = (drafts.note(self.job.program),) if drafts else ()
         # Not of a report's one batch, which would leave ranks idle.
         given = *program_notes(self.job.program), *self.job.prefill.plan.notes
-        return (*given, *verified, *(long if self.refused else ()))
+        budget = self.job.pool.tokens if self.job.pool else self.capacity.tokens
+        more = f"steps take {self.capacity.tokens:,} tokens, a prompt beside all sequences"
+        roomy = (f"{more}; --max-batched-tokens {budget:,} is {self.policy.name}'s default",)
+        raised = roomy if self.capacity.tokens > budget else ()
+        return (*given, *verified, *raised, *(long if self.refused else ()))
 
     @property
     def max_requests(self) -> int:

@@ -188,6 +188,8 @@ class Policy(ABC):
     - `ahead`: A step is filled while the previous one runs, so requests that arrive meanwhile start one step
       later.
     - `cautious`: A prompt is admitted when all of it has blocks; otherwise when its first chunk has.
+    - `receive_interval`: Above 1, the policy looks for new requests only after this number of decode steps
+      and after each prefill step; otherwise before every step.
 
     All policies admit requests in the order of arrival.
     """
@@ -197,6 +199,7 @@ class Policy(ABC):
     mixes: bool = True
     ahead: bool = False
     cautious: bool = False
+    receive_interval: int = 1
 
     @abstractmethod
     def admits(self, server: Server, request: int, new: int) -> bool:
@@ -285,8 +288,9 @@ class Server:
 
     The next step has the number `step`. In it `decoding` sequences decode, with `kept` cached tokens in
     total. `chunks` are its prefill chunks: by request, new tokens after cached ones. `demand` is the sum of
-    `final` over running requests. Before the step `hold_until` the policy runs no prefill. `flying` blocks
-    contain tokens in flight, which windows leave after the step.
+    `final` over running requests. Before the step `hold_until` the policy runs no prefill. Before the step
+    `received` the policy looked for new requests. `flying` blocks contain tokens in flight, which windows
+    leave after the step.
     """
 
     # Access to slots is faster than to a dict with this many entries.
@@ -295,7 +299,8 @@ class Server:
         *("prompt", "generate", "written", "cached", "cancelled", "final", "to_read", "last_s"),
         *("blocks", "sharing", "batch", "waiting", "late", "reading", "running", "ends", "deadlines"),
         *("chunks", "on_ranks", "lanes", "prefix_tokens", "flying", "ahead"),
-        *("step", "decoding", "kept", "demand", "preempted", "hold_until", "now", "decoded_s", "until"),
+        *("step", "decoding", "kept", "demand", "preempted", "hold_until", "received", "now", "decoded_s"),
+        "until",
     )
 
     def __init__(
@@ -339,6 +344,7 @@ class Server:
         self.lanes = self.capacity.lanes
         self.ends: list[tuple[int, int]] = []
         self.step = self.decoding = self.kept = self.demand = self.preempted = self.flying = 0
+        self.received = 0
         self.hold_until: int | None = None
         self.now = self.decoded_s = self.until = 0.0
         self.log = bytearray()
@@ -354,10 +360,13 @@ class Server:
     def come(self, request: int, time_s: float) -> None:
         """A request arrives; an idle server continues from this time.
 
-        If the policy fills steps `ahead`, the next step of a busy server is already filled.
+        If the policy fills steps `ahead`, the next step of a busy server is already filled. With a
+        `receive_interval`, the policy looks for the requests of a busy server later.
         """
         busy = self.decoding or self.reading or self.late or self.now > time_s
-        filled = self.policy.ahead and busy
+        filled = busy and (self.policy.ahead or self.policy.receive_interval > 1)
+        if not busy:
+            self.received = self.step
         self.now = max(self.now, time_s)
         (self.late if filled else self.waiting).append(request)
         if self.stays_s is not None:
@@ -370,7 +379,7 @@ class Server:
             if self.deadlines and self.deadlines[0][0] <= self.now:
                 self._give_up()
                 continue
-            before, late, self.late = self.preempted, self.late, []
+            before, late = self.preempted, self._receive()
             if self.demand > self.blocks.total and policy.mixes and self.lacks_blocks:
                 policy.relieve(self)
             if self.waiting or self.reading:
@@ -385,6 +394,22 @@ class Server:
                 return
             if late:
                 self.waiting.extend(late)
+
+    def _receive(self) -> list[int]:
+        """The requests that wait after the next step; those for which the policy looks later stay `late`."""
+        late, running = self.late, self.decoding or self.reading or self.waiting
+        if not late or (self.policy.receive_interval > 1 and running and self._steps_until_receive()):
+            return []
+        self.late = []
+        if self.policy.receive_interval > 1:
+            self.received = self.step
+            self.waiting.extend(late)
+            return []
+        return late
+
+    def _steps_until_receive(self) -> int:
+        """Decode steps until the policy looks for new requests."""
+        return (self.received - self.step) % self.policy.receive_interval
 
     @property
     def begins_s(self) -> float:
@@ -549,6 +574,8 @@ class Server:
         now, step, decodes, kept = self.now, self.step, self.decoding, self.kept
         last = self.ends[0][0]
         most = 1 if once else last - step
+        if self.late:
+            most = min(most, self._steps_until_receive())
         if self.hold_until is not None:
             most = min(most, self.hold_until - step)
         if self.demand > self.blocks.total:
@@ -597,6 +624,7 @@ class Server:
         tokens = chunks[0][0] if len(chunks) == 1 else sum(new for new, _ in chunks)
         self.log += row(now, seconds, 1, decodes, kept, tokens, len(chunks), len(self.waiting), held)
         self.now = now + seconds
+        self.received = self.step
         if self.flying:
             self._land()
         if decodes:
@@ -682,6 +710,7 @@ def is_deterministic(server: Server) -> bool:
     return (
         type(server) is Server
         and server.policy.roomy(server.capacity) is not None
+        and server.policy.receive_interval == 1
         and server.capacity.ranks == 1
         and not server.capacity.state
         and server.batch is None

@@ -75,7 +75,7 @@ class PipelinedServer(Server):
             if self.deadlines and self.deadlines[0][0] <= self.now:
                 self._give_up()
                 continue
-            late, self.late = self.late, []
+            late = self._receive()
             short = self.may_lack_blocks and self.lacks_blocks
             if short and policy.mixes and not self.passing:
                 policy.relieve(self)
@@ -120,6 +120,7 @@ class PipelinedServer(Server):
         chunks, self.chunks = self.chunks, {}
         ranks = chunks_by_rank(chunks, self.running, len(self.on_ranks))
         self._through(ranks, bool(self.policy.mixes and self.decoding))
+        self.received = self.step
         self._land()
         self.clear_s = done_s = self.free_s[-1]
         for request in chunks:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmir.base import arguments
 from llmir.base.errors import InputError
+from llmir.base.values import FrozenDict
 from llmir.ir.core.program import PHASES, Program
 from llmir.ir.tools.loops import cut_sizes
 from llmir.ir.tools.verify import checked_program
@@ -141,6 +142,9 @@ def workload(
     limits = record_or_default(Memory, memory).values
     job = Workload(program, cost_model.device, model=cost_model, **requests, **limits)
     spread = loop_lengths(lengths, concurrency)
+    if estimation and estimation.receive_interval is not None and concurrency is None:
+        few = f"{estimation.receive_interval}; one batch has no new requests, so concurrency is needed"
+        raise InputError(f"receive_interval: {few}")
     if concurrency is not None or max_tpot_s is not None:
         from llmir.backends.request.closed_loop import closed_loop_workload
         from llmir.backends.simulate.closed_loop import simulate_loop
@@ -286,10 +290,18 @@ def deploy(
 
 def _model(hw: Any, estimation: Estimation | None = None) -> DeviceCostModel:
     """Build the cost model of a device."""
-    from llmir.backends.cost.models import model
+    from llmir.backends.cost.models import model, with_scheduler
+    from llmir.hw.engine_sections import Scheduler
 
     options = record_or_default(Estimation, estimation)
-    return model(device_of(hw, options), options.cost, options.engine, options.efficiency)
+    found = model(device_of(hw, options), options.cost, options.engine, options.efficiency)
+    if (interval := options.receive_interval) is None:
+        return found
+    scheduler = found.runs.section(Scheduler) if found.runs else None
+    if not scheduler or not scheduler.receive_interval:
+        why = f"{found.runs or 'no engine'} has no such setting, sglang has"
+        raise InputError(f"receive_interval: {interval}; {why}")
+    return with_scheduler(found, FrozenDict(receive_interval=interval))
 
 
 def device_of(hw: Any, estimation: Estimation) -> Device:

@@ -300,6 +300,12 @@ class Estimation(Record):
         metavar="SHARES",
         kind="shares",
     )
+    receive_interval: int | None = _option(
+        None,
+        "Decode steps between two looks for new requests (SGLang's --scheduler-recv-interval).",
+        shown="the engine's",
+        least=1,
+    )
 
 
 @dataclass(frozen=True)

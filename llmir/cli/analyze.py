@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 @options.parallel
 @options.serving
 @options.take(Traffic, "lengths", shown="spread")
+@options.receive_interval
 @options.memory
 @options.price_option
 @click.option(

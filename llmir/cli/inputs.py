@@ -279,4 +279,5 @@ def taken(record: type[Kind], given: Mapping[str, Any]) -> Kind:
 
 def estimation(given: Mapping[str, Any]) -> Estimation:
     """The cost model that a command's options name; its device is `hardware`."""
-    return taken(Estimation, {name: given[name] for name in COST_OPTIONS})
+    names = (*COST_OPTIONS, "receive_interval")
+    return taken(Estimation, {name: given[name] for name in names if name in given})

@@ -302,6 +302,7 @@ workload = _stack(
     hardware, take(Requests, "batch", "prompt", "generate", "image_tokens", "layer_tokens"), cost_options
 )
 prefill_options = take(Requests, "chunk", "cached")
+receive_interval = take(Estimation, "receive_interval")
 serving = _stack(take(Requests, "concurrency"), prefill_options)
 MEMORY = tuple(each.key for each in options(Memory))
 limits = take(

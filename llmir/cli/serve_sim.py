@@ -110,6 +110,7 @@ FILES = ("trace", "output_file", "requests_out", "steps_out", "trace_out")
     help="Timeline of servers and requests to write, for Perfetto (.json[.gz]).",
 )
 @options.cost_options
+@options.receive_interval
 @options.lowering
 @options.draft
 @options.speculation

@@ -199,7 +199,14 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "analyze by": (flat(llmir.analyze), {"model": PROGRAM, "hw": "h100-sxm", **PRICING}),
     "Estimation": (
         llmir.Estimation,
-        {"hw": None, "cluster": None, "network": None, "price": {"h100": 3.0}, **PRICING},
+        {
+            "hw": None,
+            "cluster": None,
+            "network": None,
+            "price": {"h100": 3.0},
+            "receive_interval": 9,
+            **PRICING,
+        },
     ),
     "Estimation in use": (
         lambda **x: llmir.analyze(PROGRAM, None, estimation=llmir.Estimation(**x)),

@@ -127,8 +127,8 @@ def _shape(
     model = with_graphs(_model(device, engine), asked.manner.graphs)
 
     def job(by: CostModelChoice, batch: int) -> Workload:
-        how = asked.chunk, asked.manner.ahead, asked.manner.utilization, asked.manner.graphs
-        return by.workload(program, device, engine, (batch, prompt, generate), *how)
+        sizes = batch, prompt, generate
+        return by.workload(program, device, engine, sizes, asked.chunk, asked.manner)
 
     if asked.serving and has_simulator(mine := job(CALIBRATED, 1)):
         return _loop_figure(InteractiveRun(mine, asked.batch, asked.manner), metric, model), 1

@@ -24,6 +24,7 @@ MANNER = FrozenDict(
     patience=Column(0, 1e6, empty=nan),
     enough=Column(0, 1, whole=False, empty=nan),
     utilization=Column(1e-2, 1, whole=False, empty=nan),
+    receive=Column(0, 1e6, empty=nan),
 )
 
 

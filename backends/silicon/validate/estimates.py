@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from llmir.backends.cost.calibrated import CalibratedModel
-from llmir.backends.cost.models import calibrated, model
+from llmir.backends.cost.models import calibrated, model, with_scheduler
 from llmir.backends.cost.op_time import DeviceCostModel
 from llmir.backends.cost.transfer import first_engine, kernel_engine, kernel_sources, relation
 from llmir.backends.kernels.engine_cpu import EngineCpu
 from llmir.backends.request.workload import Workload
+from llmir.backends.silicon.closed_loop import MeasurementMethod
 from llmir.backends.silicon.rows import Array
 from llmir.backends.step.report import Report
 from llmir.backends.work.rows import Basis
@@ -29,13 +30,14 @@ from llmir.base.values import FrozenDict
 from llmir.hw import library
 from llmir.hw.calibration import LIBRARIES, Calibration, rank
 from llmir.hw.device import Device
-from llmir.hw.engine_sections import CudaGraphs, GraphSizes, KernelVariants, Scheduler
+from llmir.hw.engine_sections import CudaGraphs, GraphSizes, KernelVariants
 from llmir.hw.transfer import ENGINE
 from llmir.ir.core.program import Program
 
 WITHOUT = ("device", "engine")
 # Whole runs of engines that no host is fitted to: the mean error of the 101 of nine in e2e.csv.
 UNKNOWN = 0.36
+AS_RELEASED = MeasurementMethod()
 NONE = LIBRARIES[0]  # the one that a device without any kernels is said to have: no engine
 
 
@@ -93,20 +95,17 @@ class CostModelChoice(NamedTuple):
         engine: str,
         sizes: tuple[int, int, int],
         chunk: int | str | None = None,
-        ahead: bool | None = None,
-        utilization: float | None = None,
-        graphs: int = 0,
+        manner: MeasurementMethod = AS_RELEASED,
     ) -> Workload:
-        """A batch of requests: how many, and the tokens in and out of each.
+        """A batch of requests: how many, and the tokens in and out of each; the engine as it was set.
 
-        The host of an engine that does not go `ahead` hides nothing of its work. `utilization` is the share
-        of memory that the engine was told to take. Its graphs hold steps of up to so many decodes, if it is
-        not its default.
+        The host of an engine that does not go ahead hides nothing of its work.
         """
-        by = with_scheduler(with_graphs(self.model(device, engine), graphs), ahead)
-        if ahead is False and by.host:
+        by = with_scheduler(with_graphs(self.model(device, engine), manner.graphs), manner.scheduler)
+        if manner.ahead is False and by.host:
             by = _hosted(by, by.host.serial)
-        return Workload(program, device, *sizes, memory_utilization=utilization, model=by, chunk=chunk)
+        share = manner.utilization
+        return Workload(program, device, *sizes, memory_utilization=share, model=by, chunk=chunk)
 
     def step(
         self, program: Program, device: Device, engine: str, batch: Any, new: Any, context: Any
@@ -125,16 +124,6 @@ def with_graphs(made: DeviceCostModel, graphs: int) -> DeviceCostModel:
     if not graphs or not isinstance(made, CalibratedModel) or not made.runs:
         return made
     sections = {**made.runs.sections, "graphs": CudaGraphs((GraphSizes(decodes=graphs),))}
-    return replace(made, runs=replace(made.runs, sections=sections))
-
-
-@lru_cache(maxsize=256)
-def with_scheduler(made: DeviceCostModel, ahead: bool | None) -> DeviceCostModel:
-    """The same with asynchronous scheduling on or off; None is the engine's own."""
-    if ahead is None or not isinstance(made, CalibratedModel) or not made.runs:
-        return made
-    known = made.runs.section(Scheduler) or Scheduler()
-    sections = {**made.runs.sections, "scheduler": replace(known, ahead=ahead)}
     return replace(made, runs=replace(made.runs, sections=sections))
 
 

@@ -105,11 +105,12 @@ def _sum(t: Table, i: int, fact: str) -> int:
 
 
 def _manner(t: Table, i: int) -> MeasurementMethod:
-    facts = "rounds", "shortest", "apart_ms", "ahead", "patience", "enough", "utilization"
-    rounds, shortest, apart_ms, ahead, patience, enough, share = (float(t[fact][i]) for fact in facts)
+    facts = "rounds", "shortest", "apart_ms", "ahead", "patience", "enough", "utilization", "receive"
+    rounds, shortest, apart_ms, ahead, patience, enough, share, receive = (float(t[f][i]) for f in facts)
     goes, used = None if math.isnan(ahead) else bool(ahead), None if math.isnan(share) else share
+    graphs = _sum(t, i, "graphs")
     return MeasurementMethod(
-        int(rounds), shortest, apart_ms * 1e-3, goes, int(patience), enough, used, _sum(t, i, "graphs")
+        int(rounds), shortest, apart_ms * 1e-3, goes, int(patience), enough, used, graphs, int(receive)
     )
 
 

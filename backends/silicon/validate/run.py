@@ -245,7 +245,7 @@ def _served(
 ) -> dict[str, tuple[float, float, BasisSummary]]:
     """The same of a closed loop, by figure: as it is played, or what it settles at where it cannot be."""
     sizes = 1, asked.prompt, asked.generate
-    how = asked.chunk, asked.manner.ahead, asked.manner.utilization, asked.manner.graphs
+    how = asked.chunk, asked.manner
     job, ideal = (by.workload(program, device, engine, sizes, *how) for by in (pricing, IDEAL))
     settled, least = ClosedLoop(job, asked.batch), ClosedLoop(ideal, asked.batch)
     loop = InteractiveRun(job, asked.batch, asked.manner) if has_simulator(job) else settled
@@ -264,7 +264,7 @@ def _settled(
     """The figures that `analyze --concurrency` prints for a closed loop."""
     manner = asked.manner
     longest = round(asked.generate * 2 / (1 + manner.shortest))
-    how = asked.chunk, manner.ahead, manner.utilization, manner.graphs
+    how = asked.chunk, manner
     job, ideal = (
         by.workload(program, device, engine, (1, asked.prompt, longest), *how) for by in (pricing, IDEAL)
     )
@@ -272,11 +272,12 @@ def _settled(
     loop = ClosedLoop(job, asked.batch, lengths, simulate_loop)
     bound = ClosedLoop(ideal, asked.batch).bound_s(loop.decoding)
     error = nan if loop.error is None else loop.error
+    ttft_error = nan if loop.ttft_error is None else loop.ttft_error
     sure = step_basis(loop.step(loop.decoding))._replace(band=error)
     return {
         "tpot": (loop.tpot_s or 0.0, bound, sure),
         "token": (1 / loop.output_tokens_per_s, bound / loop.decoding, sure),
-        "ttft": (loop.ttft_s, ideal.ttft_s, step_basis(job.prefill)),
+        "ttft": (loop.ttft_s, ideal.ttft_s, step_basis(job.prefill)._replace(band=ttft_error)),
     }
 
 

@@ -9,12 +9,13 @@ import pytest
 
 import llmir
 from llmir.api import measure
-from llmir.backends.cost.models import model
+from llmir.backends.cost.models import model, with_scheduler
 from llmir.backends.request.workload import Workload
 from llmir.backends.silicon.closed_loop import InteractiveRun, MeasurementMethod
 from llmir.backends.silicon.validate.estimates import kernel_relation
 from llmir.backends.work.rows import Basis
 from llmir.base.errors import InputError
+from llmir.base.values import FrozenDict
 from llmir.hw import library
 from llmir.hw.transfer import ENGINE
 
@@ -22,9 +23,9 @@ MODEL = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
 ENGINES = "vllm@0.12", "sglang", "trtllm"
 
 
-def job(engine: str, prompt: int = 700, generate: int = 60, chunk: int | None = None) -> Workload:
-    by = model(library.load("h100"), engine=engine)
-    return Workload(MODEL, by.device, 1, prompt, generate, model=by, chunk=chunk)
+def job(engine: str, prompt: int = 700, generate: int = 60, **scheduler: float) -> Workload:
+    by = with_scheduler(model(library.load("h100"), engine=engine), FrozenDict(scheduler))
+    return Workload(MODEL, by.device, 1, prompt, generate, model=by)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -70,13 +71,9 @@ def test_a_front_takes_one_request_at_a_time(engine: str) -> None:
 def test_a_step_that_was_filled_ahead_takes_nobody_in() -> None:
     """Alone nothing waits; of several each waits for a step more at most than it did."""
     manner = MeasurementMethod(rounds=6, apart_s=0.001)
-    alone = [
-        InteractiveRun(job("vllm@0.12"), 1, replaced) for replaced in (manner, manner._replace(ahead=True))
-    ]
+    alone = [InteractiveRun(job("vllm@0.12", ahead=ahead), 1, manner) for ahead in (False, True)]
     assert alone[0].ttft_s == alone[1].ttft_s
-    prompt, ahead = (
-        InteractiveRun(job("vllm@0.12"), 8, replaced) for replaced in (manner, manner._replace(ahead=True))
-    )
+    prompt, ahead = (InteractiveRun(job("vllm@0.12", ahead=each), 8, manner) for each in (False, True))
     longest = ahead.events[1][ahead.events[2] == 1].max()
     assert prompt.ttft_s < ahead.ttft_s <= prompt.ttft_s + longest
 
@@ -84,9 +81,7 @@ def test_a_step_that_was_filled_ahead_takes_nobody_in() -> None:
 def test_prompts_wait_for_others_so_many_steps() -> None:
     """TensorRT-LLM's batch_wait_timeout_iters: a prompt is read after so many steps of decodes at most."""
     manner = MeasurementMethod(rounds=6, shortest=0.8)
-    now, later = (
-        InteractiveRun(job("trtllm"), 8, manner._replace(patience=steps, enough=0.9)) for steps in (0, 20)
-    )
+    now, later = (InteractiveRun(job("trtllm", patience=steps, enough=0.9), 8, manner) for steps in (0, 20))
     starts, counts = later.events[0], np.cumsum(later.events[2])
     course = later.server.course
     came, read = (np.searchsorted(starts, np.array(times)) for times in (course.arrival_s, course.start_s))
@@ -94,6 +89,20 @@ def test_prompts_wait_for_others_so_many_steps() -> None:
     assert (steps[read] - steps[came] <= 20 + 1).all()  # and the step that was filled before it came
     assert later.ttft_s > 2 * now.ttft_s
     assert later.events[6].max() > now.events[6][now.events[0] > 0].max()  # more are read together
+
+
+def test_prompts_wait_until_sglang_looks_for_requests() -> None:
+    """A request is read after so many decode steps at most, half of them on average."""
+    interval, manner = 20, MeasurementMethod(rounds=6, shortest=0.8)
+    later = InteractiveRun(job("sglang", generate=200, receive_interval=interval), 8, manner)
+    course, step_s = (
+        later.server.course,
+        later.events[1][later.events[6] == 0] / later.events[2][later.events[6] == 0],
+    )
+    waits = (np.array(course.start_s) - np.array(course.arrival_s))[8:]  # without the first burst
+    prefill_s = later.events[1][later.events[6] > 0].max()
+    assert waits.max() <= (interval + 1) * step_s.max() + prefill_s
+    assert 0.3 * interval * step_s.mean() < waits.mean() < 0.7 * interval * step_s.mean()
 
 
 HEAD = "model,gpu,kind,isl,osl,batch_or_concurrency,tp,framework,tpot_ms,ttft_ms\n"

@@ -82,15 +82,18 @@ def test_a_source_may_say_how_large_graphs_are(tmp_path: Path, source: str, grap
     assert served(tmp_path, line).manner.graphs == graphs
 
 
-MANNER = "rounds,shortest,apart_ms,ahead,patience,enough,utilization,chunk,graphs"
+MANNER = "rounds,shortest,apart_ms,ahead,patience,enough,utilization,chunk,graphs,receive"
 RUN = "Qwen/Qwen3-32B,h100_sxm,2,2,serving_closed_loop,1000,100,64,19,trtllm-1.0.0rc3,fp8,aic_silicon_gap"
 
 
 def test_a_row_says_how_it_was_measured_before_its_source_does(tmp_path: Path) -> None:
     source = served(tmp_path, RUN)
-    assert served(tmp_path, RUN + 9 * ",", f"{SERVED},{MANNER}") == source
-    own = served(tmp_path, f"{RUN},3,0.5,7,1,4,0.5,0.75,batch_or_concurrency + 10,256", f"{SERVED},{MANNER}")
-    manner = MeasurementMethod(3, 0.5, 7e-3, ahead=True, patience=4, enough=0.5, utilization=0.75, graphs=256)
+    assert served(tmp_path, RUN + 10 * ",", f"{SERVED},{MANNER}") == source
+    own = served(
+        tmp_path, f"{RUN},3,0.5,7,1,4,0.5,0.75,batch_or_concurrency + 10,256,30", f"{SERVED},{MANNER}"
+    )
+    stated = {"ahead": True, "patience": 4, "enough": 0.5, "utilization": 0.75, "graphs": 256, "receive": 30}
+    manner = MeasurementMethod(3, 0.5, 7e-3, **stated)
     assert own == source._replace(manner=manner, chunk=74)
     for chunk, read in (("all", "all"), ("2048", 2048)):
         said = served(tmp_path, f"{RUN},{chunk},0", f"{SERVED},chunk,ahead")

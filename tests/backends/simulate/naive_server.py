@@ -43,14 +43,16 @@ class Request:
 class Naive:
     """An engine: vllm, v0 (vLLM before 0.8), sglang or trtllm; its next step may be filled `ahead`.
 
-    One that is `cautious` admits a prompt when all of it has blocks.
+    One that is `cautious` admits a prompt when all of it has blocks. With an `interval` above 1 it counts
+    steps as SchedulerRecvSkipper of SGLang does, 1 for decodes and more for prompts, and looks for requests
+    when it has counted so many.
     """
 
     def __init__(
         self, step: Step, engine: str, room: Capacity, chunked: bool, ahead: bool, cautious: bool = False
     ) -> None:
         self.step, self.engine, self.room, self.chunked, self.ahead = step, engine, room, chunked, ahead
-        self.cautious = cautious
+        self.cautious, self.interval, self.counted = cautious, 1, 0
         self.mixes = engine in ("vllm", "trtllm")
         self.waiting, self.late, self.running, self.done = (list[Request]() for _ in range(4))
         self.now, self.unused = 0.0, list(range(room.blocks))
@@ -119,7 +121,10 @@ class Naive:
         return len(self.running) < before
 
     def come(self, r: Request, now: float) -> None:
-        filled = self.ahead and (self.running or self.late or self.now > now)
+        busy = self.running or self.late or self.now > now
+        filled = busy and (self.ahead or self.interval > 1)
+        if not busy:
+            self.counted = 0
         self.now = max(self.now, now)
         (self.late if filled else self.waiting).append(r)
 
@@ -131,8 +136,11 @@ class Naive:
                 self.leave(r)
                 self.done.append(r)
         if not self.done:
+            if self.interval > 1 and (self.counted >= self.interval or not self.running + self.waiting):
+                self.waiting, self.late, self.counted = self.waiting + self.late, [], 0
             self.fill()
-            self.waiting, self.late = self.waiting + self.late, []
+            if self.interval == 1:
+                self.waiting, self.late = self.waiting + self.late, []
         return self.done
 
     def fill(self) -> None:
@@ -208,6 +216,7 @@ class Naive:
         if decoding or chunks:
             ranks = [[(n, r.stored - n) for r, n in chunks if r.rank == k] for k in range(self.room.ranks)]
             seconds = self.step([r.stored for r in decoding], ranks)
+            self.counted += 1000 if chunks else 1
             self.log.append((self.now, seconds, len(self.waiting + self.late + self.running), self.free()))
             self.now += seconds
             for r, _ in chunks:  # nothing is in flight

@@ -85,6 +85,8 @@ def policies(draw: Any, engines: Sequence[str] = ENGINES) -> Policy:
     more: dict[str, Any] = {"ahead": draw(st.booleans())}
     if engine == "vllm":
         more["cautious"] = draw(st.booleans())
+    if engine == "sglang" and draw(st.booleans()):
+        more = {"receive_interval": draw(st.integers(2, 40))}
     if engine == "trtllm" and draw(st.booleans()):
         more |= {"patience": draw(st.integers(1, 9)), "enough": draw(st.floats(0, 1))}
     return policy(engine, engine != "v0" and draw(st.booleans()), **more)
@@ -156,7 +158,9 @@ def plain(fills: Policy, room: Capacity, step: Toy | None = None, kind: type[Pat
     waits = {name: getattr(fills, name, 0) for name in ("patience", "enough")}
     step = step or Toy()
     of = partial(Pipeline, step.flow) if room.micro_batches > 1 else kind
-    return of(step.naive, engine, room, fills.chunked, fills.ahead, fills.cautious, **waits)
+    found = of(step.naive, engine, room, fills.chunked, fills.ahead, fills.cautious, **waits)
+    found.interval = fills.receive_interval
+    return found
 
 
 def requests(load: Load, size: int) -> list[Request]:

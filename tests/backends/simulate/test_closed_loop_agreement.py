@@ -81,6 +81,10 @@ def test_a_server_that_ends_all_at_once_has_a_largest_rate() -> None:
     assert 0 < served.largest_rate < float("inf")
 
 
+def interval(engine: str) -> llmir.Estimation:
+    return llmir.Estimation(engine=engine, receive_interval=30)
+
+
 def load(**how: Any) -> Load:
     return llmir.traffic(llmir.Traffic(closed=8, prompt=100, **how))
 
@@ -198,6 +202,16 @@ def test_prompts_that_an_engine_refuses_are_read_in_chunks_and_noted() -> None:
             "lengths: fixed; generate 'uniform:3,9' says",
         ),
         (lambda: llmir.workload("llama3.1-8b", "h100", lengths="fixed"), "so concurrency is needed"),
+        (
+            lambda: llmir.workload(
+                "llama3.1-8b", "h100", estimation=interval("sglang"), prompt=9, generate=9
+            ),
+            "receive_interval: 30; one batch has no new requests, so concurrency is needed",
+        ),
+        (
+            lambda: llmir.workload("llama3.1-8b", "h100", concurrency=4, estimation=interval("vllm")),
+            "receive_interval: 30; vllm .* has no such setting, sglang has",
+        ),
         (
             lambda: llmir.workload("llama3.1-8b", "h100", concurrency=2, lengths=3),
             "lengths: expected spread or fixed",

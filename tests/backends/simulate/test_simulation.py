@@ -273,6 +273,18 @@ def test_longer_requests_than_the_model_takes_are_counted() -> None:
     assert any(f"{found.refused:,} requests have more tokens" in note for note in found.notes)
 
 
+def test_a_prompt_that_fills_a_step_decodes_beside_others() -> None:
+    """TensorRT-LLM runs whole prompts: its step has room for the longest one beside all that decode."""
+    traffic = llmir.Traffic(rate=1e4, prompt=8192, generate=64, requests=40)
+    trtllm = llmir.Estimation(engine="trtllm")
+    served = llmir.simulate("llama3.1-8b", "h100-sxm", traffic, estimation=trtllm)
+    stated = llmir.Memory(max_batched_tokens=8192)
+    alone = llmir.simulate("llama3.1-8b", "h100-sxm", traffic, estimation=trtllm, memory=stated)
+    assert alone.decodes == 1 and not any("a prompt beside" in note for note in alone.notes)
+    assert served.decodes > 5
+    assert any("--max-batched-tokens 8,192 is trtllm's default" in note for note in served.notes)
+
+
 @pytest.mark.parametrize(
     ("asked", "says"),
     [

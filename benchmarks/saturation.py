@@ -1,0 +1,120 @@
+"""Throughput of servers at a saturating rate beside NVIDIA's tables for TensorRT-LLM, by the defaults.
+
+    python benchmarks/saturation.py e2e.csv [--rows FILE.csv]
+
+Each row of `trtllm_perf_overview` is a run of trtllm-bench: requests of one length of prompts and answers, all
+offered at once, as many as docs/source/performance/perf-overview.md of TensorRT-LLM states. It is simulated as
+`llmir serve-sim` does with a rate that no server can answer; prompts of more tokens than a step (8,192) are read in
+chunks (`--chunked-prefill`). Prints errors by device, model and lengths; `--rows` writes a line for each row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from statistics import fmean, median
+from typing import NamedTuple
+
+import llmir
+from llmir.backends.silicon.rows import device_for, engine_at_version
+from llmir.backends.silicon.tables.table import load
+from llmir.backends.silicon.validate.requests import plain_model, row_types
+from llmir.base.errors import LlmirError
+
+SOURCE = "trtllm_perf_overview"
+RATE = 1e5  # requests/s, which no server answers
+STEP = 8192  # tokens of a step by default
+REQUESTS = {  # of prompts and answers of so many tokens; perf-overview.md, "Reproducing Benchmarked Results"
+    **{(128, 128): 30_000, (128, 2048): 3000, (128, 4096): 1500, (500, 2000): 3000, (1000, 1000): 3000},
+    **{(2048, 128): 3000, (2048, 2048): 1500, (5000, 500): 1500, (20_000, 2000): 1000},
+}
+OTHERS = 1500  # requests of other lengths
+
+
+class Run(NamedTuple):
+    """A row: what ran, the output tokens a second of all GPUs, and what is simulated, or why not."""
+
+    about: Mapping[str, str]
+    measured: float
+    simulated: float
+    reason: str = ""
+
+    @property
+    def error(self) -> float:
+        """The relative error of the simulated throughput."""
+        return self.simulated / self.measured - 1
+
+
+def runs(path: Path) -> Iterator[Run]:
+    """The rows of the table, simulated."""
+    format, rows = load(path)
+    for i in range(len(rows)):
+        if rows["source"][i] != SOURCE:
+            continue
+        tp, prompt, generate = (int(float(rows[name][i])) for name in ("tp", "isl", "osl"))
+        weights, activations, kv = row_types(rows, i)
+        model, device = plain_model(rows["model"][i]), device_for(rows["gpu"][i])
+        about = {
+            "device": device,
+            "model": f"{model}, tp {tp}",
+            "lengths": f"{prompt:,} + {generate:,}",
+        }
+        requests = REQUESTS.get((prompt, generate), OTHERS)
+        measured = float(rows["throughput_tok_s"][i])
+        try:
+            found = llmir.simulate(
+                model,
+                device,
+                llmir.Traffic(rate=RATE, prompt=prompt, generate=generate, requests=requests),
+                memory=llmir.Memory(chunked_prefill=True if prompt > STEP else None),
+                parallel=llmir.Parallel(tp=tp),
+                precision=llmir.Precision(
+                    weights=weights or None, activations=activations or None, kv=kv or None
+                ),
+                estimation=llmir.Estimation(
+                    engine=engine_at_version(rows["framework"][i], rows["version"][i])
+                ),
+            )
+        except LlmirError as error:
+            yield Run(about, measured, 0.0, str(error))
+            continue
+        yield Run(about, measured, found.output_tokens_per_s)
+
+
+def show(title: str, groups: Mapping[str, list[Run]]) -> None:
+    """A line for each group: rows, mean and median size of errors, bias."""
+    print(f"\n| {title} | rows | mean error | median | bias |\n|---|---|---|---|---|")
+    for name, each in groups.items():
+        sizes = [abs(run.error) for run in each]
+        bias = fmean(run.error for run in each)
+        print(f"| {name} | {len(each)} | {fmean(sizes):.1%} | {median(sizes):.1%} | {bias:+.1%} |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Throughput at a saturating rate, beside NVIDIA's tables.")
+    parser.add_argument("table", type=Path)
+    parser.add_argument("--rows", type=Path)
+    given = parser.parse_args()
+    found = list(runs(given.table))
+    known = [run for run in found if not run.reason]
+    show("throughput at saturation", {"all": known})
+    for key in ("device", "model", "lengths"):
+        groups: dict[str, list[Run]] = {}
+        for run in known:
+            groups.setdefault(run.about[key], []).append(run)
+        show(key, groups)
+    for run in found:
+        if run.reason:
+            print(f"not simulated: {', '.join(run.about.values())}: {run.reason}")
+    if given.rows:
+        with given.rows.open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow([*found[0].about, "measured_tokens_per_s", "simulated_tokens_per_s", "reason"])
+            for run in found:
+                writer.writerow([*run.about.values(), run.measured, run.simulated, run.reason])
+
+
+if __name__ == "__main__":
+    main()
