@@ -141,6 +141,7 @@ section = SECTIONS.register
 ENGINE_CPU_FAMILIES = (
     "host",
     "overlapped_host",
+    "async_host",
     "eager_host",
 )  # families of hosts of GPUs, of which a file has one
 _GONE = "interference"  # of a host's files until chunks were priced beside decodes; means nothing now
