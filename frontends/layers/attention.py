@@ -85,15 +85,16 @@ class Attention:
     Scores are scaled by `scale`, by default 1/√head_dim, and capped softly unless `cap` is 0; q, k and v are
     cut to ±`clip` unless that is 0, and q is scaled by its position if there is a `temper`. q and k are
     normalized, if at all, by `qk_norm`: each `head` by one weight, each of the `heads` by its own, or the
-    `whole` projection, or each head by none (`bare`); after the rotary positions if `norm_turned`. The output
-    is scaled by the sigmoid of a `gate`, so called in checkpoints; where that is the projection to q, it has
-    the gate beside each head of q. `module` and `matrices` are what they call it and its projections to q,
-    k, v and back, and `qk_norms` the norms. With `sinks`, so called there, each head has a score that takes
-    its part of the softmax. Values are of `value_dim` elements a head, by default as keys, and are scaled;
-    they are normalized without a weight if `bare_v`, and are what keys are before norm and positions if
-    `one_kv`. What it `lends` are keys and values, under that name, to later layers that `borrow` them and
-    have none. What it sees has the axes `given`. Where the mask is `full`, as in an encoder, there is no
-    cache: all keys are those of the step. With `blocks` a query sees the keys of some blocks alone.
+    `whole` projection (ranks gather it, or add up the squares of q and k as a `pair`), or each head by none
+    (`bare`); after the rotary positions if `norm_turned`. The output is scaled by the sigmoid of a `gate`,
+    so called in checkpoints; where that is the projection to q, it has the gate beside each head of q.
+    `module` and `matrices` are what they call it and its projections to q, k, v and back, and `qk_norms` the
+    norms. With `sinks`, so called there, each head has a score that takes its part of the softmax. Values
+    are of `value_dim` elements a head, by default as keys, and are scaled; they are normalized without a
+    weight if `bare_v`, and are what keys are before norm and positions if `one_kv`. What it `lends` are keys
+    and values, under that name, to later layers that `borrow` them and have none. What it sees has the axes
+    `given`. Where the mask is `full`, as in an encoder, there is no cache: all keys are those of the step.
+    With `blocks` a query sees the keys of some blocks alone.
     """
 
     block: ClassVar[str] = "attention"
@@ -163,6 +164,7 @@ class Attention:
                 v = first if self.one_kv else project(f"g {m}", "v_proj", to_v)
                 v = self._bare(at, v, "v_norm") if self.bare_v else v
                 v = at.scale(v, self.value_scale, "value_scale")
+                q, k = self._norm_pair(at, q, k) if self.qk_norm == "pair" else (q, k)
             if self.gate and self.gate != self.matrices[0]:
                 named = f"{self.module}.{self.gate}"
                 gate = at.linear(x, "b t h", f"h g r {m}", f"b t g r {m}", "gate_proj", named)
@@ -212,9 +214,23 @@ class Attention:
         with at.b.block("attention"):
             return [at.weight("g r", "sinks", f"{self.module}.{self.sinks}")] if self.sinks else []
 
+    def _norm_pair(self, at: Blocks, q: Value, k: Value) -> tuple[Value, Value]:
+        """q and k, each normed over all heads: ranks add up the squares of both at once."""
+        with at.b.block("norm"):
+            weights = [
+                at.weight(axes, f"{name}.weight", f"{self.module}.{param}.weight")
+                for axes, name, param in zip(
+                    ("g r d", "g d"), ("q_norm", "k_norm"), self.qk_norms, strict=True
+                )
+            ]
+            squares = at.b.pair_squares(q, k, name="qk_squares")
+            how: dict[str, Any] = {"eps": at.normal.eps, "name": "qk_norm"}
+            pair: tuple[Value, Value] = at.b.pair_norm(q, k, squares, *weights, **how)
+            return pair
+
     def _norm(self, at: Blocks, x: Value, name: str, param: str, axes: str) -> Value:
-        """q or k of these axes, normed if they are."""
-        if not self.qk_norm:
+        """q or k of these axes, normed if they are and not as a pair."""
+        if self.qk_norm in ("", "pair"):
             return x
         if self.qk_norm == "bare":
             return self._bare(at, x, name)
