@@ -140,6 +140,7 @@ section = SECTIONS.register
 ENGINE_CPU_FAMILIES = (
     "host",
     "overlapped_host",
+    "async_host",
     "eager_host",
 )  # families of engine CPU times on GPUs; a file has one of them
 _GONE = "interference"  # a former parameter of CPU times, which is ignored now

@@ -140,14 +140,17 @@ def _joined(first: str, second: str) -> str:
     return f"{one}{other}_proj" if len(one) == len(other) == 1 else f"{one}_{other}_proj"
 
 
-def _merge(b: Builder, x: Value, nodes: list[Node], name: str) -> Any:
-    """Merge several similar products; None if block, dtypes, terms of x or numbers of biases differ."""
+def _merge(b: Builder, x: Value, nodes: list[Node], name: str, blocks: bool = False) -> Any:
+    """Merge several similar products; None if block, dtypes, terms of x or numbers of biases differ.
+
+    With `blocks`, their blocks may differ.
+    """
     ops = [node.op_as(Linear) for node in nodes]
     if any(len(n.results) > 1 for n in nodes) or len({_sides(op.einsum)[0][0] for op in ops}) > 1:
         return None
     weights = [n.operands[1] for n in nodes]
     alike = {
-        (op.block, op.to, len(node.operands), b.type(weight).dtype.scheme)
+        (blocks or op.block, op.to, len(node.operands), b.type(weight).dtype.scheme)
         for op, node, weight in zip(ops, nodes, weights, strict=True)
     }
     if len(alike) > 1:
@@ -236,6 +239,81 @@ def _fused_rope_append(
     return mixed, keys, values
 
 
+def _block_inputs(
+    p: Any,
+    q: Value,
+    k: Value,
+    v: Value,
+    k_cache: Value,
+    v_cache: Value,
+    index_q: Value,
+    index_k: Value,
+    index_cache: Value,
+) -> Any:
+    rotated = p.rope(p.rms_norm(q, ..., label="q_norm"), label="rope")
+    narrowed = p.quantize(rotated, label="narrow", optional=True)
+    keys = p.append(k_cache, p.rope(p.rms_norm(k, ..., label="k_norm"), label="rope_k"))
+    values = p.append(v_cache, v)
+    index = p.rope(p.rms_norm(index_q, ..., label="index_q_norm"), label="rope_index_q")
+    index_keys = p.append(
+        index_cache, p.rope(p.rms_norm(index_k, ..., label="index_k_norm"), label="rope_index_k")
+    )
+    scores = p.block_scores(index, index_keys, label="scores")
+    attention = p.block_sparse_attention(narrowed, keys, values, scores, label="flash")
+    return attention, keys, values, index_keys
+
+
+def _fused_block_inputs(
+    b: Builder,
+    match: Match,
+    q: Value,
+    k: Value,
+    v: Value,
+    k_cache: Value,
+    v_cache: Value,
+    index_q: Value,
+    index_k: Value,
+    index_cache: Value,
+) -> Any:
+    """One kernel before attention to blocks: vLLM's `fused_minimax_m3_qknorm_rope_kv_insert`."""
+    names = "q_norm", "k_norm", "index_q_norm", "index_k_norm"
+    norms = [match.op(name, RmsNorm) for name in names]
+    ropes = [match.op(name, Rope) for name in ("rope", "rope_k", "rope_index_q", "rope_index_k")]
+    weights = [match[name].operands[1:] for name in names]
+    norm, rope = norms[0], ropes[0]
+    if any((n.eps, n.offset, n.over) != (norm.eps, norm.offset, 1) for n in norms):
+        return None
+    if any(replace(r, block=rope.block) != rope for r in ropes) or any(len(w) != 1 for w in weights):
+        return None
+    if any(len(b.type(w[0]).shape) != 1 for w in weights):
+        return None
+    how: dict[str, Any] = {field.name: getattr(rope, field.name) for field in fields(rope)}
+    (wq,), (wk,), (index_wq,), (index_wk,) = weights
+    operands = q, k, v, k_cache, v_cache, wq, wk, index_q, index_k, index_cache, index_wq, index_wk
+    rotated, keys, values, index, index_keys = b.norm_rope_append_index(
+        *operands, name="norm_rope_append", eps=norm.eps, offset=norm.offset, **how
+    )
+    if narrow := match.labels.get("narrow"):
+        (rotated,) = b.apply(narrow.op, rotated, name=narrow.name)
+    scores, flash = match["scores"], match["flash"]
+    (found,) = b.apply(scores.op, index, index_keys, name=scores.name)
+    (mixed,) = b.apply(flash.op, rotated, keys, values, found, name=flash.name)
+    return mixed, keys, values, index_keys
+
+
+def _block_products(p: Any, x: Value) -> Any:
+    return tuple(p.linear(x, ..., label=name) for name in ("q", "k", "v", "index_q", "index_k"))
+
+
+def _merged_block_products(b: Builder, match: Match, x: Value) -> Any:
+    """Products of attention and of its index in one, as of vLLM's MiniMax-M3."""
+    nodes = [match[name] for name in ("q", "k", "v", "index_q", "index_k")]
+    blocks = [node.op.block for node in nodes]
+    if blocks[0] not in ATTENTION or blocks != [blocks[0]] * 3 + ["indexer"] * 2:
+        return None
+    return _merge(b, x, nodes, "qkv_index_proj", blocks=True)
+
+
 def _routes(kind: type[TopK]) -> tuple[Rule, Rule]:
     """The score and the choice in one kernel, of logits in fp32 or that are cast to it."""
     score = kind.opcode.removesuffix("_top_k")
@@ -263,6 +341,7 @@ def _routes(kind: type[TopK]) -> tuple[Rule, Rule]:
 
 
 RULES = (
+    Rule("qkv-index", _block_products, _merged_block_products),
     Rule("qkv", _qkv, _merged_qkv),
     Rule("latent-inputs", _latent_inputs, _merged_latent_inputs),
     Rule("gate-up", _gate_up, _merged_gate_up),
@@ -275,6 +354,7 @@ RULES = (
     *_gated(GeluTanhMul),
     Rule("add-norm", _add_norm, _added_norm),
     Rule("rope-append", _rope_append, _fused_rope_append),
+    Rule("norm-rope-append-index", _block_inputs, _fused_block_inputs),
 )
 
 

@@ -6,7 +6,8 @@ Ranks reach a collective at different times and wait for the last: with exponent
 last of n ranks is late by the n-th harmonic number of mean delays (Rényi 1953, `rank_skew`).
 
 `EngineCpu` schedules between steps, while the GPU waits; `OverlappedEngineCpu` schedules one step while the
-GPU runs another; `EagerEngineCpu` is eager PyTorch, whose CPU runs ahead of the GPU.
+GPU runs another; `AsyncEngineCpu` hides only its work on sequences; `EagerEngineCpu` is eager PyTorch, whose
+CPU runs ahead of the GPU.
 """
 
 from __future__ import annotations
@@ -138,6 +139,29 @@ class OverlappedEngineCpu(EngineCpu):
     def scheduling(self, sequences: Number) -> str:
         """What `beside` takes, in words."""
         return f"{super().scheduling(sequences)}, while another step runs"
+
+
+@families("async_host")
+@dataclass(frozen=True)
+class AsyncEngineCpu(EngineCpu):
+    """A host with asynchronous scheduling as vLLM has by default: it works on sequences while the GPU runs.
+
+    What it does once a step (inputs, samplers and copies outside the graph) delays the GPU.
+    """
+
+    def exposed(self, seconds: Number, sequences: Number, xp: Namespace, steps: Number = 1.0) -> Number:
+        """Seconds of each step, and those by which its sequences take longer than the GPU."""
+        each = self.sequence_us * 1e-6 * sequences
+        return self.step_us * 1e-6 * steps + xp.maximum(each - seconds, 0.0)
+
+    @property
+    def serial(self) -> EngineCpu:
+        """With as much to do, one after the other."""
+        return EngineCpu(**vars(self))
+
+    def scheduling(self, sequences: Number) -> str:
+        """What `beside` takes, in words."""
+        return f"{super().scheduling(sequences)}, sequences while the step runs"
 
 
 @families("eager_host")

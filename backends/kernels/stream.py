@@ -102,7 +102,7 @@ def stream(row: Row) -> Call:
     return Call(FAMILIES, stream_call(row, rows_of(row.shape)), doubt=OTHERS)
 
 
-@kernel_call("rope", "rope_append")
+@kernel_call("rope", "rope_append", "norm_rope_append_index")
 def rope(row: Row) -> Call:
     """All heads of a token are a row."""
     batch, tokens, *_ = row.shape.shape

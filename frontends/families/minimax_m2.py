@@ -53,6 +53,6 @@ def minimax_m2(config: Config) -> Decoder:
         "theta_default": 5e6,
         "share_default": share,
     }
-    mixer = attention(config, positions_default=196608, qk_norm="whole", **how)
+    mixer = attention(config, positions_default=196608, qk_norm="pair", **how)
     layer = Layer(mixer, experts(config, 256, 8, 1536))
     return decoder(config, "MiniMaxM2ForCausalLM", (layer,) * layers(config))

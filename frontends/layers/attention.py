@@ -87,7 +87,8 @@ class Attention:
       unless `cap` is 0. q, k and v are clipped to ±`clip` unless it is 0, and a `temper` scales q by
       position.
     - `qk_norm`: The norm of q and k: one weight for each `head`, separate weights for the `heads`, the
-      `whole` projection, or no weight (`bare`); after the rotary positions if `norm_turned`.
+      `whole` projection (ranks gather it), a `pair` of whole projections (ranks sum the squares of q and k
+      in one collective), or no weight (`bare`); after the rotary positions if `norm_turned`.
     - `gate`: The module of an output gate with a sigmoid. If it is the projection of q, each head's gate
       follows its q.
     - `module`, `matrices`, `qk_norms`: Names in checkpoints, of the attention, of the projections to q, k, v
@@ -168,6 +169,7 @@ class Attention:
                 v = first if self.one_kv else project(f"g {m}", "v_proj", to_v)
                 v = self._bare(at, v, "v_norm") if self.bare_v else v
                 v = at.scale(v, self.value_scale, "value_scale")
+                q, k = self._norm_pair(at, q, k) if self.qk_norm == "pair" else (q, k)
             if self.gate and self.gate != self.matrices[0]:
                 named = f"{self.module}.{self.gate}"
                 gate = at.linear(x, "b t h", f"h g r {m}", f"b t g r {m}", "gate_proj", named)
@@ -217,9 +219,23 @@ class Attention:
         with at.b.block("attention"):
             return [at.weight("g r", "sinks", f"{self.module}.{self.sinks}")] if self.sinks else []
 
+    def _norm_pair(self, at: Blocks, q: Value, k: Value) -> tuple[Value, Value]:
+        """q and k, each normed over all heads: ranks add up the squares of both at once."""
+        with at.b.block("norm"):
+            weights = [
+                at.weight(axes, f"{name}.weight", f"{self.module}.{param}.weight")
+                for axes, name, param in zip(
+                    ("g r d", "g d"), ("q_norm", "k_norm"), self.qk_norms, strict=True
+                )
+            ]
+            squares = at.b.pair_squares(q, k, name="qk_squares")
+            how: dict[str, Any] = {"eps": at.normal.eps, "name": "qk_norm"}
+            pair: tuple[Value, Value] = at.b.pair_norm(q, k, squares, *weights, **how)
+            return pair
+
     def _norm(self, at: Blocks, x: Value, name: str, param: str, axes: str) -> Value:
-        """q or k of these axes, normed if they are."""
-        if not self.qk_norm:
+        """q or k of these axes, normed if they are and not as a pair."""
+        if self.qk_norm in ("", "pair"):
             return x
         if self.qk_norm == "bare":
             return self._bare(at, x, name)

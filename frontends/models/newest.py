@@ -1,11 +1,12 @@
-"""Models with selected or compressed keys: GLM-5, DeepSeek-V4-Flash, MiniMax-M3; and GLM-4.7-Flash.
+"""Models with selected or compressed keys: GLM-5, DeepSeek-V4 (Flash, Pro), MiniMax-M3; and GLM-4.7-Flash.
 
 Shapes: the defaults of transformers 5.23, which equal the released configs. Totals: parameters of
 transformers' classes on the meta device; the publishers state 744B, 284B, and 428B with a vision tower. The
 total of MiniMax-M3 implies three dense layers; full attention in these layers is an assumption. The
-checkpoints of MiniMax-M3 and GLM-5 with these ids are in bf16. In DeepSeek-V4-Flash, routed experts are fp4
-(two per byte, one 8-bit scale per 32), other quantized weights are fp8 in blocks, and the compressor and the
-scores of its index are not quantized.
+checkpoints of MiniMax-M3 and GLM-5 with these ids are in bf16. DeepSeek-V4-Pro has the shapes of its
+config.json; its publisher states 1.6T. In both DeepSeek-V4, routed experts are fp4 (two per byte, one 8-bit
+scale per 32), other quantized weights are fp8 in blocks, and the compressor and the scores of its index are
+not quantized.
 """
 
 from __future__ import annotations
@@ -105,6 +106,22 @@ _DEEPSEEK_4: dict[str, object] = {
 }
 
 
+_DEEPSEEK_4_PRO: dict[str, object] = {
+    **_DEEPSEEK_4,
+    "hidden_size": 7168,
+    "num_hidden_layers": 61,
+    "num_attention_heads": 128,
+    "q_lora_rank": 1536,
+    "o_groups": 16,
+    "index_topk": 1024,
+    "n_routed_experts": 384,
+    "moe_intermediate_size": 3072,
+    "routed_scaling_factor": 2.5,
+    "topk_method": "noaux_tc",
+    "compress_ratios": [128, 128, *[4, 128] * 29, 4],
+}
+
+
 _MINIMAX_3: dict[str, object] = {
     "architectures": ["MiniMaxM3VLForCausalLM"],
     "model_type": "minimax_m3_vl_text",
@@ -132,4 +149,5 @@ def presets() -> Iterator[Preset]:
     yield Preset("GLM-5", "zai-org/GLM-5", _GLM_5, 743_911_199_232, ("GLM-5.1",))
     yield Preset("GLM-4.7-Flash", "zai-org/GLM-4.7-Flash", _GLM_FLASH, 29_943_390_976)
     yield Preset("DeepSeek-V4-Flash", "deepseek-ai/DeepSeek-V4-Flash", _DEEPSEEK_4, 284_325_869_015)
+    yield Preset("DeepSeek-V4-Pro", "deepseek-ai/DeepSeek-V4-Pro", _DEEPSEEK_4_PRO, 1_572_997_179_491)
     yield Preset("MiniMax-M3", "MiniMaxAI/MiniMax-M3", _MINIMAX_3, 426_174_565_632)

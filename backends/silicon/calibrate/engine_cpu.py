@@ -8,7 +8,7 @@ tables estimated by fits that were made without them (`held_out_rows`).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,9 @@ NEAR = 0.005
 # differ by a factor of e or more: where all runs are of one such group, a parameter e times that of other
 # servers costs as much as 5% of every time, and of several groups less, as errors that are averaged.
 COMMON = 0.05
+# What CUDA graphs hide is a property of graphs more than of an engine's release: fewer runs than a host has
+# parameters, which any of several parameters would meet, do not change it.
+OF_GRAPHS = ("hidden",)
 
 
 def engine_cpu_family(engine: str, versions: Sequence[str]) -> str:
@@ -75,8 +78,12 @@ def fit_engine_cpu(
     near: EngineCpu | None,
     prior: float,
     weights: Array | None = None,
+    held: Collection[str] = (),
 ) -> EngineCpu:
-    """The host of a family whose times are nearest to the runs', and whose parameters to those of `near`."""
+    """The host of a family whose times are nearest to the runs', and whose parameters to those of `near`.
+
+    Those that are `held` are those of `near`.
+    """
     times = run_times(runs)
 
     def seconds(kernels: object) -> Array:
@@ -91,6 +98,7 @@ def fit_engine_cpu(
         prior=prior,
         near={"host": near} if near else None,
         weights=weights,
+        held=held,
     )["host"]
     assert isinstance(found, EngineCpu)
     return found
@@ -143,7 +151,8 @@ class EngineCpuFit:
     def _fit(self, runs: Sequence[RunMeasurement]) -> EngineCpu:
         near = self.near if self.near and major(self.near.versions) == major(self.versions) else None
         if near and (near.served or not self.served):
-            return fit_engine_cpu(self.family, runs, near.host, NEAR)
+            few = len(runs) <= len(vars(near.host))
+            return fit_engine_cpu(self.family, runs, near.host, NEAR, held=OF_GRAPHS if few else ())
         if self.servers and self.served:
             prior = COMMON / len({*map(run_group, runs)}) ** 0.5
             return fit_engine_cpu(self.family, runs, common_engine_cpu(self.servers), prior)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from itertools import product
 from typing import Any
 
@@ -29,6 +29,7 @@ def fit_kernels(
     loss: str = "soft_l1",
     near: Kernels | None = None,
     weights: Array | None = None,
+    held: Collection[str] = (),
 ) -> Kernels:
     """The kernels of these families whose times are nearest to `seconds`; InputError without scipy or rows.
 
@@ -39,6 +40,7 @@ def fit_kernels(
     at its default, which siblings share, and is not driven to where noise wants it. So does a choice whose
     default is the usual one: another must be worth as much. `loss` is one of scipy's: by "soft_l1" an
     outlier counts by its size, by "cauchy" hardly at all. Rows count by their `weights`, one on average.
+    Parameters that are `held` stay at those of `near`, or at their defaults.
     """
     try:
         from scipy.optimize import least_squares
@@ -47,6 +49,8 @@ def fit_kernels(
     if not len(seconds):
         raise InputError(f"no rows to fit {', '.join(kinds)} to")
     every = [(family, p) for family, kind in kinds.items() for p in parameters(kind)]
+    kept = [(f, p, getattr(near[f], p.name) if near else p.default) for f, p in every if p.name in held]
+    every = [(f, p) for f, p in every if p.name not in held]
     known = [(f, p) for f, p in every if not p.choices]
     built = [(f, p) for f, p in every if p.choices]
     combinations = tuple(product(*(p.choices for _, p in built)))
@@ -59,6 +63,8 @@ def fit_kernels(
     def made(x: Array, picked: tuple[float, ...]) -> Kernels:
         moved = map(float, np.where(logarithmic, np.exp(np.where(logarithmic, x, 0)), x))
         values: dict[str, dict[str, float]] = {family: {} for family in kinds}
+        for family, p, value in kept:
+            values[family][p.name] = value
         for (family, p), value in zip((*known, *built), (*moved, *picked), strict=True):
             values[family][p.name] = value
         return {family: kind(**values[family]) for family, kind in kinds.items()}

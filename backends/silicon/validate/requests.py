@@ -29,7 +29,8 @@ class ModelSetup(NamedTuple):
     """A model over ranks and in types, of an engine: what a program is built from.
 
     Empty types are the model's own; the engine is spelled with its version where that is said: vllm@0.12.0.
-    `passes` ran beside those of the engine's release. `gpu` is the table's word for the device.
+    `passes` ran beside those of the engine's release. `gpu` is the table's word for the device. `variant`
+    names kernels of the engine that ran instead of its main ones, such as `marlin`.
     """
 
     model: str
@@ -43,6 +44,13 @@ class ModelSetup(NamedTuple):
     engine: str = ""
     passes: str = ""
     gpu: str = ""
+    variant: str = ""
+
+    @property
+    def kernels(self) -> str:
+        """The engine with its variant, as `--engine` takes it: `vllm-marlin@0.11`."""
+        name, at, version = self.engine.partition("@")
+        return f"{name}-{self.variant}{at}{version}" if self.variant else self.engine
 
 
 class MeasuredRequest(NamedTuple):
@@ -170,7 +178,8 @@ def _layout(t: Table, i: int) -> ModelSetup:
         engine_at_version(t["framework"][i], t["version"][i]),
     )
     types = weights, activations, kv
-    return ModelSetup(plain_model(t["model"][i]), *over, *types, engine, t["passes"][i], t["gpu"][i])
+    beside = t["passes"][i], t["gpu"][i], t["variant"][i]
+    return ModelSetup(plain_model(t["model"][i]), *over, *types, engine, *beside)
 
 
 def row_types(t: Table, i: int) -> tuple[str, str, str]:

@@ -200,7 +200,7 @@ def _models(
                 raise InputError(device)
             if not only(asked.layout, device):
                 continue
-            program, by = build(asked.layout), asked.layout.engine
+            program, by = build(asked.layout), asked.layout.kernels
             runs = pricing.model(device, by).runs
             version, tp = runs.range if runs else "", str(asked.layout.tp)
             if kind == STEADY:

@@ -24,7 +24,7 @@ from llmir.ir.core.dtype import FP32, DType
 from llmir.ir.core.dtype import dtype as named
 from llmir.ir.core.equation import Equation, equation
 from llmir.ir.core.mesh import Mesh
-from llmir.ir.core.op import Array, ExecutionPlace, Op, RankGroup, Work, spell_equation
+from llmir.ir.core.op import Array, ExecutionPlace, Gemm, Op, RankGroup, Work, spell_equation
 from llmir.ir.core.tensor import Placement, Tensor
 from llmir.ir.sizes.binding import Binding
 from llmir.ir.sizes.polynomial import Size, product
@@ -423,6 +423,76 @@ class GroupNorm(Op):
         x, squares, weight = operands
         count = Binding()(product(results[0].shape[3:]))
         return (x / np.sqrt(squares / count + self.eps)[..., None, None] * weight,)
+
+
+@dataclass(frozen=True)
+class PairSquares(Op):
+    """Σq² and Σk² of each token over all heads, which ranks that share heads add up; 2 FLOPs an element."""
+
+    opcode = "pair_squares"
+    kind = "norm"
+    rule = "b t g r d!, b t g d! -> b t s"
+    takes = ("q", "k")
+
+    def new_axes(self, operands: Sequence[Tensor]) -> dict[str, Size]:
+        """Two sums."""
+        return {"s": 2}
+
+    def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
+        """fp32."""
+        return (FP32,)
+
+    def gemms(self, operands: Sequence[Tensor]) -> tuple[Gemm, ...]:
+        """None: q is not multiplied by k."""
+        return ()
+
+    def matrix(self, operands: Sequence[Tensor]) -> Size:
+        """None."""
+        return 0
+
+    def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """2 an element."""
+        return 2 * (operands[0].elements + operands[1].elements)
+
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
+        """The sums; of ranks that share the queries of a group, the first counts its keys."""
+        q, k = operands
+        keys = np.einsum("btgd,btgd->bt", k, k) * (at.origin("r") == 0)
+        return (np.stack([np.einsum("btgrd,btgrd->bt", q, q), keys], axis=-1),)
+
+
+@dataclass(frozen=True)
+class PairNorm(Op):
+    """RMSNorm of q and of k over all heads of a token, by their `squares`; 2 FLOPs an element."""
+
+    opcode = "pair_norm"
+    kind = "norm"
+    rule = "b t g r d!, b t g d!, b t s!, g r d!, g d! -> b t g r d!, b t g d!"
+    takes = ("q", "k", "squares", "q_weight", "k_weight")
+
+    eps: float = 1e-6
+
+    def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """2 an element of both."""
+        return 2 * (results[0].elements + results[1].elements)
+
+    def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """All heads together."""
+        return (prod(shape),)
+
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
+        """As in its name; all ranks have the sums, and know how many heads they are of."""
+        *rows, squares, q_weight, k_weight = operands
+        found = []
+        for i, (x, weight) in enumerate(zip(rows, (q_weight, k_weight), strict=True)):
+            mean = squares[..., i] / Binding()(product(results[i].shape[2:]))
+            root = np.sqrt(mean + self.eps).reshape(*mean.shape, *(1,) * (x.ndim - 2))
+            found.append(x / root * weight)
+        return tuple(found)
 
 
 # --- Norms with low-precision results ---

@@ -22,6 +22,7 @@ from llmir.ir.core.tensor import Tensor
 from llmir.ir.sizes.binding import Binding
 from llmir.ir.sizes.polynomial import Size, product
 
+from .norm import rms_norm
 from .quant import round_trip
 
 # The ways to stretch positions beyond the trained length, and what `Rotary.factors` holds of each. A star
@@ -257,3 +258,64 @@ class RopeAppend(Rotary):
         new = round_trip(self.rotate(k, at), key.dtype), round_trip(v, value.dtype)
         grown = (np.concatenate(pair, axis=1) for pair in zip((keys, values), new, strict=True))
         return (self.rotate(q, at), *grown)
+
+
+@dataclass(frozen=True)
+class NormRopeAppendIndex(Rotary):
+    """`rope_append` of normalized q and k, and of an index's queries and keys, in one kernel.
+
+    Operands q, k, v, key cache, value cache, the weights of the norms of q and k; index queries, index keys,
+    their cache, and the weights of their norms. Results: rotated q, key cache, value cache, rotated index
+    queries, cache of index keys. Each head is normalized: 4 FLOPs an element, and 6 where it is rotated.
+    """
+
+    opcode = "norm_rope_append_index"
+    lowered = True
+    kind = "elementwise"
+    rule = (
+        "b t! g r d!, b t! g d!, b t! g e, b p g d!, b p g e, d!, d!, b t! g y!, b t! y!, b p y!, y!, y!"
+        " -> b t! g r d!, b (p+t) g d!, b (p+t) g e, b t! g y!, b (p+t) y!"
+    )
+    takes = (
+        *("q", "k", "v", "k_cache", "v_cache", "q_weight", "k_weight"),
+        *("index_q", "index_k", "index_cache", "index_q_weight", "index_k_weight"),
+    )
+    aliases = MappingProxyType({0: 0, 1: 3, 2: 4, 3: 7, 4: 9})
+
+    eps: float = 1e-6
+    offset: float = 0.0
+
+    def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
+        """Those of queries and of caches."""
+        return tuple(operands[i].dtype for i in self.aliases.values())
+
+    def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """Those of four norms and four rotations."""
+        turned = [operands[i] for i in (0, 1, 7, 8)]
+        return sum((4 * t.elements + Rope.vector_flops * self.turned(t) for t in turned), start=0)
+
+    def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """All but caches."""
+        caches = (3, 4, 9)
+        return tuple(0 if i in caches else t.bytes for i, t in enumerate(operands))
+
+    def writes(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """Queries, and the new rows of caches."""
+        new = (operands[i] for i in (0, 1, 2, 7, 8))
+        return tuple(t.to(r.dtype).bytes for t, r in zip(new, results, strict=True))
+
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
+        """The norms, the rotations and the appends."""
+        q, k, v, keys, values, *weights = operands
+        q_weight, k_weight, index_q, index_k, index_keys, *index_weights = weights
+
+        def turned(x: Array, weight: Array) -> Array:
+            return self.rotate(rms_norm(x, weight + self.offset, self.eps), at)
+
+        main = turned(q, q_weight), turned(k, k_weight)
+        index = turned(index_q, index_weights[0]), turned(index_k, index_weights[1])
+        new = (main[1], keys, results[1]), (v, values, results[2]), (index[1], index_keys, results[4])
+        caches = [np.concatenate((old, round_trip(x, to.dtype)), axis=1) for x, old, to in new]
+        return main[0], caches[0], caches[1], index[0], caches[2]

@@ -90,6 +90,18 @@ def test_what_tells_no_error_takes_that_of_most_runs() -> None:
         assert found.error == max(near.error, found.errors(found.fitted).mape)
 
 
+@pytest.mark.slow
+def test_few_runs_do_not_change_what_graphs_hide() -> None:
+    """Four runs of a release are met by its time a step; what a graph hides is that of the other release."""
+    old = list(runs(OLD, "e", ("1.0",), (1, 2, 4, 8), 0))
+    new = list(runs(NEW, "e", ("1.1",), (1,), 1))
+    near, few = engine_cpu.fit_engine_cpus([*old, *new[:8:2]])
+    _, many = engine_cpu.fit_engine_cpus([*old, *new])
+    assert few.host.hidden == near.host.hidden
+    assert few.host.step_us != pytest.approx(near.host.step_us, rel=0.01)
+    assert many.host.hidden != near.host.hidden
+
+
 def test_an_eager_host_is_hidden_behind_kernels_that_take_longer() -> None:
     host = EagerEngineCpu(hidden=0, step_us=1000, sequence_us=0.1, kernel_us=20, skew_us=2)
     short, long = (StepShape(busy, 0, 1000, 1) for busy in (5e-3, 50e-3))

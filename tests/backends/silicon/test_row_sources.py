@@ -166,6 +166,33 @@ def test_a_serving_row_is_estimated_as_analyze_prints_a_closed_loop(tmp_path: Pa
     assert 0 < group.band < 1 and 0 <= group.within <= group.within_twice <= 1
 
 
+@pytest.mark.parametrize(("gpu", "kernels"), [("h200", "vllm-marlin"), ("b200", "vllm"), ("mi355x", "vllm")])
+def test_a_source_may_say_which_kernels_ran(tmp_path: Path, gpu: str, kernels: str) -> None:
+    """`VLLM_MXFP4_USE_MARLIN=1` on H200: experts are slower to multiply, and all else is vLLM's."""
+    table = tmp_path / "serving.csv"
+    line = f"inferencex_july2026_decoded,{gpu},vllm,gptoss120b,fp4,none,2,8192.0,1024.0,16,0.02,900"
+    table.write_text(f"{SERVING}\n{line}\n")
+    assert measured_request(load(table)[1], 0).layout.kernels == kernels
+    main, marlin = (
+        llmir.analyze(
+            *("gpt-oss-120b", "h200"),
+            batch=1,
+            new=8192,
+            parallel=llmir.Parallel(tp=2),
+            estimation=llmir.Estimation(engine=engine),
+        )
+        for engine in ("vllm", "vllm-marlin")
+    )
+    assert main.overhead == marlin.overhead
+    slower = {a.name for a, b in zip(main.ops, marlin.ops, strict=True) if b.time_s > 1.2 * a.time_s}
+    assert slower == {
+        "period.sliding_layer.experts_gate_up",
+        "period.full_layer.experts_gate_up",
+        "period.sliding_layer.down_proj",
+        "period.full_layer.down_proj",
+    }
+
+
 def test_a_serving_row_with_drafts_is_refused(tmp_path: Path) -> None:
     table = tmp_path / "serving.csv"
     table.write_text(f"{SERVING}\nsomeone,b200,trt,dsr1,fp4,mtp,8,1024,1024,4,0.005,900\n")

@@ -8,7 +8,13 @@ import pytest
 import llmir
 from llmir.backends.cost.models import model
 from llmir.backends.kernels.base import KERNELS
-from llmir.backends.kernels.engine_cpu import EngineCpu, OverlappedEngineCpu, RunShape, StepShape
+from llmir.backends.kernels.engine_cpu import (
+    AsyncEngineCpu,
+    EngineCpu,
+    OverlappedEngineCpu,
+    RunShape,
+    StepShape,
+)
 from llmir.backends.request.workload import Workload
 from llmir.backends.silicon.closed_loop import InteractiveRun, MeasurementMethod
 from llmir.backends.silicon.validate.estimates import CostModelChoice
@@ -49,7 +55,24 @@ def test_an_overlapped_step_takes_the_longer_of_the_host_and_all_else() -> None:
     assert type(host.serial.serial) is EngineCpu
 
 
-@pytest.mark.parametrize(("engine", "family"), [("trtllm", OverlappedEngineCpu), ("sglang", EngineCpu)])
+def test_an_asynchronous_step_hides_its_work_on_sequences() -> None:
+    """2 ms of each step are exposed, and of 8 ms for a thousand sequences what the kernels do not cover."""
+    host = AsyncEngineCpu(hidden=0, step_us=2000, sequence_us=8, kernel_us=1, skew_us=0.05)
+    assert [host.step(step(busy), np) for busy in BUSY] == pytest.approx([2e-3 + 8e-3, 2e-3 + BUSY[1]])
+    assert host.step(step(BUSY[0]).times(7), np) == pytest.approx(7 * 10e-3)
+    assert [host.serial.step(step(busy), np) for busy in BUSY] == pytest.approx([b + BESIDE for b in BUSY])
+    assert type(host.serial) is EngineCpu
+
+
+@pytest.mark.parametrize(
+    ("engine", "family"),
+    [
+        ("trtllm", OverlappedEngineCpu),
+        ("sglang", EngineCpu),
+        ("vllm", AsyncEngineCpu),
+        ("vllm@0.12", EngineCpu),
+    ],
+)
 def test_a_report_says_what_is_left_of_the_host(engine: str, family: type[EngineCpu]) -> None:
     """Of long steps nothing where they overlap; the parts add up to the whole in any case."""
     of = library.engine(engine)
@@ -66,8 +89,13 @@ def test_a_report_says_what_is_left_of_the_host(engine: str, family: type[Engine
         whole = float(report.time_s)
         assert alone + sum(report.overhead.values()) == pytest.approx(whole, rel=1e-12, abs=0)
         assert whole >= beside * (1 - 1e-12)
-        hidden = max(0.0, beside - (whole - report.overhead["host_s"]))
-        assert report.overhead["host_s"] == pytest.approx(hidden if family is OverlappedEngineCpu else beside)
+        rest = whole - report.overhead["host_s"]
+        exposed = {
+            EngineCpu: beside,
+            OverlappedEngineCpu: max(0.0, beside - rest),
+            AsyncEngineCpu: host.step_us * 1e-6 + max(0.0, host.sequence_us * 1e-6 * batch - rest),
+        }
+        assert report.overhead["host_s"] == pytest.approx(exposed[family])
 
 
 def test_an_engine_that_was_told_to_wait_hides_nothing() -> None:

@@ -156,3 +156,24 @@ def test_the_language_model_of_a_published_llama_4_is_read() -> None:
     program = llmir.load(nested)
     assert program.graphs == llmir.load(SPARSE[LLAMA_4]).graphs
     assert "the language model alone is modelled" in program.notes[0]
+
+
+@pytest.mark.parametrize("tp", [2, 4])
+def test_ranks_of_minimax_m2_add_up_squares_of_q_and_k_at_once(tp: int) -> None:
+    """One sum of two numbers a token, and none counted twice where ranks share a key head (tp 4 of 2)."""
+    whole = llmir.load(config(MINIMAX, num_attention_heads=8, num_key_value_heads=2), logits="all")
+    sharded = llmir.run(whole, f"{llmir.pipeline_of()},shard{{tp={tp}}}")
+    assert llmir.equivalent(whole, sharded, tolerance=1e-9)
+    ops = [at.node.op.opcode for at in sharded.instances() if at.node.op.block == "norm"]
+    assert "all_gather" not in ops
+    assert ops.count("all_reduce") == ops.count("pair_squares") > 0
+
+
+@pytest.mark.parametrize("passes", ["", "rotate,", "quantize{kv=fp8},"])
+def test_one_kernel_precedes_minimax_m3_attention_to_blocks(passes: str) -> None:
+    """As vLLM's `fused_minimax_m3_qknorm_rope_kv_insert`; products of the index are part of qkv's."""
+    program = llmir.run(llmir.load("MiniMax-M3"), f"{passes}fuse-attention,fuse,dce")
+    sparse = next(graph for name, graph in program.graphs.items() if name.startswith("sparse"))
+    ops = [node.op.opcode for node in sparse.nodes if node.op.block in ("attention", "indexer")]
+    run = [op for op in ops if op not in ("weight", "cache")]
+    assert run == ["linear", "norm_rope_append_index", "block_scores", "linear"]

@@ -274,32 +274,15 @@ def test_deepseek_v4_may_state_how_experts_are_chosen() -> None:
         llmir.load({**config, "topk_method": "greedy"})
 
 
-# Those fields of the config.json of deepseek-ai/DeepSeek-V4-Pro that differ from DeepSeek-V4-Flash's.
-PRO = {
-    "hidden_size": 7168,
-    "num_hidden_layers": 61,
-    "num_attention_heads": 128,
-    "q_lora_rank": 1536,
-    "o_groups": 16,
-    "index_topk": 1024,
-    "n_routed_experts": 384,
-    "moe_intermediate_size": 3072,
-    "routed_scaling_factor": 2.5,
-    "topk_method": "noaux_tc",
-    "expert_dtype": "fp4",
-    "compress_ratios": [128, 128, *[4, 128] * 29, 4],
-}
-
-
 def test_deepseek_v4_pro_has_its_published_size_and_experts_of_4_bits() -> None:
-    flash = dict(PRESETS["DeepSeek-V4-Flash"].config)
-    scheme = {name: value for name, value in flash["quantization_config"].items() if name != "expert_dtype"}
-    program = llmir.load({**flash, **PRO, "quantization_config": scheme})
+    """Its config.json states `expert_dtype` beside `quantization_config`, not in it."""
+    config = dict(PRESETS["DeepSeek-V4-Pro"].config)
+    scheme = {name: value for name, value in config["quantization_config"].items() if name != "expert_dtype"}
+    program = llmir.load({**config, "quantization_config": scheme, "expert_dtype": "fp4"})
     assert round(program.parameters, -11) == 1.6e12
     types = {str(at.node.results[0].dtype) for at in program.instances() if "experts." in at.node.op.param}
-    inside = {**flash, **PRO, "quantization_config": {**scheme, "expert_dtype": "fp4"}}
-    assert program.graphs == llmir.load({**inside, "expert_dtype": None}).graphs
     assert any("mxfp4" in dtype for dtype in types)
+    assert program.graphs == llmir.load({**config, "expert_dtype": None}).graphs
 
 
 @pytest.mark.parametrize("case", CASES)

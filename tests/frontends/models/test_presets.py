@@ -174,10 +174,16 @@ def test_later_releases_of_kimi_k2_see_twice_as_far(name: str, positions: int) -
     assert llmir.load(f"moonshotai/Kimi-K2-{name}").facts["positions"] == positions
 
 
-def test_deepseek_v4_flash_is_as_large_as_its_fp4_and_fp8_tensors() -> None:
-    """Experts in 4 bits and a scale of 8 for 32, w1.weight [2048, 2048] bytes and w1.scale [2048, 128]."""
-    program = llmir.load("deepseek-ai/DeepSeek-V4-Flash")
-    experts = 43 * 256 * 3 * (2048 * 2048 + 2048 * 128)
+@pytest.mark.parametrize(
+    ("name", "layers", "count", "width", "hidden"),
+    [("Flash", 43, 256, 2048, 4096), ("Pro", 61, 384, 3072, 7168)],
+)
+def test_deepseek_v4_is_as_large_as_its_fp4_tensors(
+    name: str, layers: int, count: int, width: int, hidden: int
+) -> None:
+    """In 4 bits, a scale of 8 for 32: Flash's w1.weight has [2048, 2048] bytes and w1.scale [2048, 128]."""
+    program = llmir.load(f"deepseek-ai/DeepSeek-V4-{name}")
+    experts = layers * count * 3 * (width * hidden // 2 + width * hidden // 32)
     held = [w for w in weights(program) if w.block == "routed_experts"]
     assert sum(w.bytes for w in held) == experts
 

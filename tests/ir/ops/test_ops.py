@@ -125,6 +125,33 @@ CASES: dict[str, tuple[dict[str, object], tuple[str, ...], float, int, float, in
         2 * (TOKENS * 24 + 24) + 4 * TOKENS * 2,
         2 * TOKENS * 24,
     ),
+    "pair_squares": (
+        {},
+        ("bf16[B, T, 2, 3, 4]", "bf16[B, T, 2, 4]"),
+        *(0, 2 * TOKENS * 32, 2 * TOKENS * 32, 4 * TOKENS * 2),
+    ),
+    "pair_norm": (
+        {},
+        ("bf16[B, T, 2, 3, 4]", "bf16[B, T, 2, 4]", "fp32[B, T, 2]", "bf16[2, 3, 4]", "bf16[2, 4]"),
+        *(0, 2 * TOKENS * 32, 2 * (TOKENS * 32 + 32) + 4 * TOKENS * 2, 2 * TOKENS * 32),
+    ),
+    "norm_rope_append_index": (
+        {},
+        (
+            *("bf16[B, T, 2, 3, 4]", "bf16[B, T, 2, 4]", "bf16[B, T, 2, 4]", *["bf16[B, C, 2, 4]"] * 2),
+            *(
+                "bf16[4]",
+                "bf16[4]",
+                "bf16[B, T, 2, 4]",
+                "bf16[B, T, 4]",
+                "bf16[B, C, 4]",
+                "bf16[4]",
+                "bf16[4]",
+            ),
+        ),
+        *(0, 10 * TOKENS * (24 + 8 + 8 + 4), 2 * (TOKENS * (24 + 8 + 8 + 8 + 4) + 4 * 4)),
+        2 * TOKENS * (24 + 8 + 8 + 8 + 4),
+    ),
     "gelu_mul": ({}, ("bf16[T, 8]", "bf16[T, 8]"), 0, 9 * 40, 4 * 40, 2 * 40),
     "gelu_tanh_mul": ({}, ("bf16[T, 8]", "bf16[T, 8]"), 0, 9 * 40, 4 * 40, 2 * 40),
     "temper": (
