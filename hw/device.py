@@ -24,7 +24,8 @@ class Device(Record):
     `isa` is what its kernels are compiled for, such as sm_90 or gfx942, and `memory_kind` such as HBM3.
     `memory_bytes` is what its maker says, `physical_bytes` what the driver gives out of it.
     `runs_as` names the dtype that does the work of one the device has no unit for, and `node` the box that
-    it is in, which makes it a cluster. A CPU has `cores` in place of multiprocessors. Its calibration is its
+    it is in, which makes it a cluster. Where graphs of kernels do not `hides_launches`, each kernel begins
+    as late after the one before it as outside of a graph. A CPU has `cores` in place of multiprocessors. Its calibration is its
     file's own, or that of the bundled device `measured_as`. Equal by content and hashed once, so a device can
     key a cache.
     """
@@ -45,6 +46,7 @@ class Device(Record):
     l2_bytes: int | None = None
     links: Mapping[str, Link] = field(default_factory=dict)
     node: MachineNode | None = None
+    hides_launches: bool = True
     runs_as: Mapping[str, str] = field(default_factory=dict)
     price_per_hour_usd: float | None = None
     board_power_W: float | None = None  # noqa: N815 (W is watts)
@@ -107,6 +109,8 @@ class Device(Record):
         >>> from llmir.hw import library
         >>> [library.load("rtx3090").link(n)[0] for n in (2, 4)]
         ['nvlink', 'pcie']
+        >>> [library.load("mi300x").link(n)[1].Bps / 1e9 for n in (2, 4, 8)]  # one of its seven links, three, all
+        [64.0, 192.0, 448.0]
         """
         return self.link_of(range(ranks))
 
@@ -120,8 +124,9 @@ class Device(Record):
         joining = {name: link for name, link in self.links.items() if link.joins(group)}
         if not joining:
             raise HardwareError(f"{self.name} has no link that joins {len(group)} ranks")
-        name = max(joining, key=lambda n: joining[n].usual_Bps)
-        return name, joining[name]
+        found = {name: link.among(len(group)) for name, link in joining.items()}
+        name = max(found, key=lambda n: found[n].usual_Bps)
+        return name, found[name]
 
     @property
     def host_link(self) -> tuple[str, Link]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from llmir.base.dataclass import dataclass
 
@@ -17,7 +18,8 @@ class Link:
     `latency_s` is 0 where nothing is published; `ranks` is the most ranks that a bridge or a domain of
     switches joins, None where the platform decides; 1 of a link to the host alone. `direct` says that a
     rank reaches all others at once, through switches or over a link to each, and `reduces` that the fabric
-    itself adds up what ranks send. `host_Bps` is what copies of the host's pinned memory reach, as measured.
+    itself adds up what ranks send. Where a rank has a link of its own to each of so many `peers`, `Bps` is
+    the sum of these links. `host_Bps` is what copies of the host's pinned memory reach, as measured.
     """
 
     Bps: float
@@ -26,12 +28,19 @@ class Link:
     direct: bool = False
     reduces: bool = False
     host_Bps: float | None = None  # noqa: N815 (B is bytes)
+    peers: int | None = None
 
     @property
     def usual_Bps(self) -> float:  # noqa: N802 (B is bytes)
         """The same of a link whose rate is told later: what it usually is."""
         found: float = getattr(self.Bps, "usual", self.Bps)
         return found
+
+    def among(self, ranks: int) -> Link:
+        """The same for so many ranks, which use the links to each other alone."""
+        if self.peers is None or not 1 < ranks <= self.peers:
+            return self
+        return replace(self, Bps=self.Bps * (ranks - 1) / self.peers, peers=ranks - 1)
 
     def joins(self, group: Collection[int]) -> bool:
         """Whether all ranks of `group` are at it: a bridge is between neighbours, counted from 0."""

@@ -233,9 +233,12 @@ class KernelTime(OpTime):
         return replace(self, call=replace(self.call, shape=less, less=None)) if less else None
 
     def in_graph(self, at: Binding, hidden: Number) -> tuple[Number, Number]:
-        """Seconds alone, and without that share of the launch, but as the roofline at least."""
+        """Seconds alone, and without that share of the launch, but as the roofline at least.
+
+        Nothing is hidden on a device whose graphs hide no launches.
+        """
         time, least = self._times(at)
-        if isinstance(hidden, float) and not hidden:
+        if not self.device.hides_launches or (isinstance(hidden, float) and not hidden):
             return time, time
         return time, maximum(time - hidden * self.launch_s, least)
 
@@ -246,7 +249,7 @@ class KernelTime(OpTime):
     def due(self, at: Binding, hidden: Number = 0.0) -> tuple[Number, Number]:
         """Seconds and the roofline's bound; overhead where what is left of the launch is half of them."""
         time, (_, bound) = self.in_graph(at, hidden)[1], self.roofline.due(at)
-        launch = 2 * (1 - hidden) * self.launch_s
+        launch = 2 * (1 - hidden * self.device.hides_launches) * self.launch_s
         return time, at.xp.where((time <= launch) & (launch > 0), BOUNDS.index("overhead"), bound)
 
 
