@@ -24,10 +24,10 @@ class Device(Record):
     `isa` is what its kernels are compiled for, such as sm_90 or gfx942, and `memory_kind` such as HBM3.
     `memory_bytes` is what its maker says, `physical_bytes` what the driver gives out of it.
     `runs_as` names the dtype that does the work of one the device has no unit for, and `node` the box that
-    it is in, which makes it a cluster. Where graphs of kernels do not `hides_launches`, each kernel begins
-    as late after the one before it as outside of a graph. A CPU has `cores` in place of multiprocessors. Its calibration is its
-    file's own, or that of the bundled device `measured_as`. Equal by content and hashed once, so a device can
-    key a cache.
+    it is in, which makes it a cluster. `hides_launches` says that a graph of kernels hides launches: without
+    it each kernel begins as late after the one before it as outside of a graph. A CPU has `cores` in place of
+    multiprocessors. Its calibration is its file's own, or that of the bundled device `measured_as`. Equal by
+    content and hashed once, so a device can key a cache.
     """
 
     name: str
@@ -109,7 +109,7 @@ class Device(Record):
         >>> from llmir.hw import library
         >>> [library.load("rtx3090").link(n)[0] for n in (2, 4)]
         ['nvlink', 'pcie']
-        >>> [library.load("mi300x").link(n)[1].Bps / 1e9 for n in (2, 4, 8)]  # one of its seven links, three, all
+        >>> [library.load("mi300x").link(n)[1].Bps / 1e9 for n in (2, 4, 8)]  # one of seven links, three, all
         [64.0, 192.0, 448.0]
         """
         return self.link_of(range(ranks))

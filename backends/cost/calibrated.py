@@ -28,7 +28,7 @@ from llmir.base.array_namespace import Number
 from llmir.hw.calibration import LIBRARIES
 from llmir.hw.device import Device
 from llmir.hw.engine import Engine
-from llmir.hw.engine_sections import KernelVariants
+from llmir.hw.engine_sections import JoinedKernels, KernelVariants
 from llmir.ir.sizes.binding import Binding, MixedBinding
 from llmir.ir.sizes.polynomial import Dim, maximum, minimum, monomials
 
@@ -464,6 +464,8 @@ class CalibratedModel(DeviceCostModel):
         if not (row.read or row.write or row.flops or row.work.wire):
             return replace(roofline, basis=CALIBRATED)  # a view, or the end of what another rank sends
         known = [price for call in kernel_calls(row) if (price := self._measured(call, roofline))]
+        if self._joins(row):
+            known = [replace(price, fit=_sooner(price.fit, inf)) for price in known]
         over = internode_calls(row, self.device)
         if not known and row.work.wire:
             sent = sent_between_two(row)
@@ -500,6 +502,11 @@ class CalibratedModel(DeviceCostModel):
         fit = self.fit(self.device, over[0].families, self.engine)
         known = fit and self.engine and kernel_engine(self.engine) == kernel_engine(fit.engine)
         return replace(made, fit=fit, network=fit.kernel) if fit and known else made
+
+    def _joins(self, row: Row) -> bool:
+        """Whether the engine's release runs the op inside of another's kernel."""
+        joined = self.runs.section(JoinedKernels) if self.runs else None
+        return bool(joined) and (row.node.op.opcode in joined.ops or row.block in joined.blocks)
 
     def _variants(self, one: KernelTime) -> KernelTime | FastestKernel:
         """The fastest of the kernels of one family that the engine's release calls on this device."""
