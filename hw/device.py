@@ -25,9 +25,10 @@ class Device(Record):
     `isa` is the compilation target of its kernels, such as sm_90 or gfx942, and `memory_kind` a name such as
     HBM3. `memory_bytes` is the size on the datasheet, `physical_bytes` the size that the driver reports.
     `runs_as` names the dtype that computes a dtype without a unit. `node` is the machine around the device,
-    which makes it a cluster. A CPU has `cores` instead of multiprocessors. The calibration comes from its own
-    file, or from the bundled device `measured_as`. Devices compare by content and are hashed once, so that
-    they can key a cache.
+    which makes it a cluster. With `hides_launches`, a graph of kernels hides launches; otherwise the gap
+    between two kernels is as long as outside of a graph. A CPU has `cores` instead of multiprocessors. The
+    calibration comes from its own file, or from the bundled device `measured_as`. Devices compare by content
+    and are hashed once, so that they can key a cache.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Device(Record):
     l2_bytes: int | None = None
     links: Mapping[str, Link] = field(default_factory=dict)
     node: MachineNode | None = None
+    hides_launches: bool = True
     runs_as: Mapping[str, str] = field(default_factory=dict)
     price_per_hour_usd: float | None = None
     board_power_W: float | None = None  # noqa: N815 (W is watts)
@@ -108,6 +110,8 @@ class Device(Record):
         >>> from llmir.hw import library
         >>> [library.load("rtx3090").link(n)[0] for n in (2, 4)]
         ['nvlink', 'pcie']
+        >>> [library.load("mi300x").link(n)[1].Bps / 1e9 for n in (2, 4, 8)]  # one of seven links, three, all
+        [64.0, 192.0, 448.0]
         """
         return self.link_of(range(ranks))
 
@@ -121,8 +125,9 @@ class Device(Record):
         joining = {name: link for name, link in self.links.items() if link.joins(group)}
         if not joining:
             raise HardwareError(f"{self.name} has no link that joins {len(group)} ranks")
-        name = max(joining, key=lambda n: joining[n].usual_Bps)
-        return name, joining[name]
+        found = {name: link.among(len(group)) for name, link in joining.items()}
+        name = max(found, key=lambda n: found[n].usual_Bps)
+        return name, found[name]
 
     @property
     def host_link(self) -> tuple[str, Link]:

@@ -488,6 +488,30 @@ kernel_variants = engine.section("variants")(
 )
 
 
+@dataclass(frozen=True, eq=False)
+class JoinedKernels(Record):
+    """Ops that an engine runs inside of the kernel of an op beside them, so that they are not launched.
+
+    By opcode anywhere, and all ops of some blocks of the model.
+    """
+
+    ops: tuple[str, ...] = ()
+    blocks: tuple[str, ...] = ()
+    source: str = ""
+
+
+joined_kernels = engine.section("joins")(
+    records(
+        JoinedKernels,
+        {
+            "ops": Key("ops", schema.spellings),
+            "blocks": Key("blocks", schema.spellings),
+            "source": Key("source", schema.text, required=True),
+        },
+    )
+)
+
+
 # --- Scheduler ---
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from llmir.base.dataclass import dataclass
 
@@ -18,7 +19,8 @@ class Link:
     `latency_s` is 0 if nothing is published. `ranks` is the largest number of ranks that a bridge or switch
     domain connects, None if the platform decides, 1 for a link to the host only. `direct` means that a rank
     reaches all others at once, through switches or over a link to each. `reduces` means that the fabric
-    itself adds values. `host_Bps` is the measured rate of copies of pinned host memory.
+    itself adds values. If a rank has a separate link to each of `peers` others, `Bps` is the sum of these
+    links. `host_Bps` is the measured rate of copies of pinned host memory.
     """
 
     Bps: float
@@ -27,12 +29,19 @@ class Link:
     direct: bool = False
     reduces: bool = False
     host_Bps: float | None = None  # noqa: N815 (B is bytes)
+    peers: int | None = None
 
     @property
     def usual_Bps(self) -> float:  # noqa: N802 (B is bytes)
         """The rate, or the typical rate if the rate is a symbol."""
         found: float = getattr(self.Bps, "usual", self.Bps)
         return found
+
+    def among(self, ranks: int) -> Link:
+        """The same for so many ranks, which use the links to each other alone."""
+        if self.peers is None or not 1 < ranks <= self.peers:
+            return self
+        return replace(self, Bps=self.Bps * (ranks - 1) / self.peers, peers=ranks - 1)
 
     def joins(self, group: Collection[int]) -> bool:
         """Whether all ranks of `group` are at it: a bridge is between neighbours, counted from 0."""

@@ -183,6 +183,7 @@ DEVICE = {
     "l2_MiB": Key("l2_bytes", size, 2**20),
     "links": Key("links", links),
     "node": Key("node", node),
+    "hides_launches": Key("hides_launches", flag),
     "runs_as": Key("runs_as", renames),
     "price_per_hour_usd": Key("price_per_hour_usd", number),
     "board_power_W": Key("board_power_W", number),
@@ -193,6 +194,7 @@ LINK = {
     "latency_us": Key("latency_s", number, 1e-6),
     "ranks": Key("ranks", count),
     "direct": Key("direct", flag),
+    "peers": Key("peers", count),
     "reduces": Key("reduces", flag),
     "host_GBps": Key("host_Bps", number, 1e9),
 }

@@ -28,7 +28,7 @@ from llmir.base.array_namespace import Number
 from llmir.hw.calibration import LIBRARIES
 from llmir.hw.device import Device
 from llmir.hw.engine import Engine
-from llmir.hw.engine_sections import KernelVariants
+from llmir.hw.engine_sections import JoinedKernels, KernelVariants
 from llmir.ir.sizes.binding import Binding, MixedBinding
 from llmir.ir.sizes.polynomial import Dim, maximum, minimum, monomials
 
@@ -230,9 +230,12 @@ class KernelTime(OpTime):
         return replace(self, call=replace(self.call, shape=less, less=None)) if less else None
 
     def in_graph(self, at: Binding, hidden: Number) -> tuple[Number, Number]:
-        """Seconds alone, and without that share of the launch, but as the roofline at least."""
+        """Seconds alone, and without that share of the launch, but as the roofline at least.
+
+        Nothing is hidden on a device whose graphs hide no launches.
+        """
         time, least = self._times(at)
-        if isinstance(hidden, float) and not hidden:
+        if not self.device.hides_launches or (isinstance(hidden, float) and not hidden):
             return time, time
         return time, maximum(time - hidden * self.launch_s, least)
 
@@ -243,7 +246,7 @@ class KernelTime(OpTime):
     def due(self, at: Binding, hidden: Number = 0.0) -> tuple[Number, Number]:
         """Seconds and the roofline's bound; overhead where what is left of the launch is half of them."""
         time, (_, bound) = self.in_graph(at, hidden)[1], self.roofline.due(at)
-        launch = 2 * (1 - hidden) * self.launch_s
+        launch = 2 * (1 - hidden * self.device.hides_launches) * self.launch_s
         return time, at.xp.where((time <= launch) & (launch > 0), BOUNDS.index("overhead"), bound)
 
 
@@ -455,6 +458,8 @@ class CalibratedModel(DeviceCostModel):
         if not (row.read or row.write or row.flops or row.work.wire):
             return replace(roofline, basis=CALIBRATED)  # a view, or the receiving end of a send
         known = [price for call in kernel_calls(row) if (price := self._measured(call, roofline))]
+        if self._joins(row):
+            known = [replace(price, fit=_sooner(price.fit, inf)) for price in known]
         over = internode_calls(row, self.device)
         if not known and row.work.wire:
             sent = sent_between_two(row)
@@ -491,6 +496,11 @@ class CalibratedModel(DeviceCostModel):
         fit = self.fit(self.device, over[0].families, self.engine)
         known = fit and self.engine and kernel_engine(self.engine) == kernel_engine(fit.engine)
         return replace(made, fit=fit, network=fit.kernel) if fit and known else made
+
+    def _joins(self, row: Row) -> bool:
+        """Whether the engine's release runs the op inside of another's kernel."""
+        joined = self.runs.section(JoinedKernels) if self.runs else None
+        return bool(joined) and (row.node.op.opcode in joined.ops or row.block in joined.blocks)
 
     def _variants(self, one: KernelTime) -> KernelTime | FastestKernel:
         """The fastest of the kernels of one family that the engine's release calls on this device."""

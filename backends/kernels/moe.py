@@ -220,6 +220,38 @@ class Moe16Bit(MoeKernel):
         return xp.where(tuned, 1, slower)
 
 
+SMALL_US = 4.6  # of a small kernel in a HIP graph: norms and copies of SGLang on MI300X (AMD-AGI/TraceLens)
+
+
+@families(
+    *("cdna_moe_fp8", "cdna_moe_fp8_block", "cdna_moe_nvfp4"),
+    *("cdna_moe_mxfp4", "cdna_moe_mxfp4_weights", "cdna_moe_int4_weights"),
+)
+@dataclass(frozen=True)
+class AiterMoe(MoeKernel):
+    """AITER's two kernels for experts, and those that sort and narrow rows before each.
+
+    The first applies the activation, the second weighs rows and adds them up, both as they store results
+    (aiter/fused_moe.py, fused_moe_2stages). Rows are read by their ids, so that sorting copies none.
+    """
+
+    def dispatch(self, device: Device, shape: RoutedShape, xp: Namespace = ARRAYS) -> Number:
+        """Time to sort ids of rows by expert."""
+        return SMALL_US * 1e-6 + self.walked(shape) * FP32 / (device.memory_Bps * self.between)
+
+    def activation(self, device: Device, shape: RoutedShape, xp: Namespace = ARRAYS) -> Number:
+        """None beside the first product."""
+        return 0 * shape.rows
+
+    def combine(self, device: Device, shape: RoutedShape, xp: Namespace = ARRAYS) -> Number:
+        """None beside the second product."""
+        return 0 * shape.rows
+
+    def streamed(self, device: Device, moved: Number) -> Number:
+        """Time of a kernel that narrows so many bytes of rows."""
+        return SMALL_US * 1e-6 + moved / (device.memory_Bps * self.between)
+
+
 @kernel_call("grouped_linear")
 def grouped(row: Row) -> Call | None:
     """A grouped product, of several results as one wider one."""
