@@ -261,7 +261,7 @@ class Profile(Immutable):
         return f"<Profile {self.job.program.name} on {self.job.device.name}: {self.policy.name}>"
 
     def of(self, longest: int, prompt: int = 0) -> Workload:
-        """The job for requests of up to `longest` tokens, because some engines reserve memory for the longest.
+        """The job for requests of up to `longest` tokens, for which some engines reserve memory.
 
         An engine that mixes whole prompts with decodes gets a step budget of one `prompt` and all sequences,
         unless the budget is stated: with a prompt that fills the step no sequence could decode.
