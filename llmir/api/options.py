@@ -288,7 +288,7 @@ class Estimation(Record):
     )
     engine: str | None = _option(
         None,
-        "Engine whose kernels, CPU overhead and memory are estimated: vllm, sglang, trtllm …; with a "
+        "Engine, with its kernels, CPU overhead and memory: vllm, sglang, trtllm …; with a "
         "release, such as vllm@0.12, or else the newest measured one.",
         metavar="NAME[@VERSION]",
         list_metavar="NAME,…",
@@ -565,9 +565,7 @@ class Traffic(Record):
         metavar="FILE",
         kind="file",
     )
-    speed: float = _option(
-        1.0, "Factor by which a trace runs faster.", shown="1", least=1e-6, metavar="TIMES"
-    )
+    speed: float = _option(1.0, "Speed-up of a trace.", shown="1", least=1e-6, metavar="TIMES")
     prompt: int | str | None = _option(
         None,
         "Prompt tokens of a request: a number, or a distribution: uniform:LEAST,MOST, normal:MEAN,DEVIATION, "
@@ -794,7 +792,7 @@ class Lowering(Record):
     )
     draft: bool = _option(
         False,
-        "Include the layer that predicts further tokens (MTP) as a draft phase.",
+        "Include the multi-token prediction layer (MTP) as a draft phase.",
         kind="flag",
     )
     attention: str = _option(

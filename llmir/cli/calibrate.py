@@ -30,15 +30,19 @@ def show(found: RefitResult, form: str) -> None:
 @click.option("--from", "folder", metavar="DIR", help="A folder of CSV files of measured times.")
 @click.option("--run", is_flag=True, help="Measure this machine into the folder -o DIR, and fit.")
 @click.option("--quick", is_flag=True, help="With --run: fewer sizes, for about a minute.")
-@click.option("--seconds", type=click.FloatRange(1, 86400), help="With --run: time to measure for.")
-@click.option("--device", metavar="NAME|FILE", help="Only this device's rows; with --run, what it runs on.")
-@options.take(Estimation, "engine", metavar="NAME", help="Only this engine's rows, such as vllm.")
-@click.option("--family", metavar="NAME", help="Only this family of kernels, or kind such as gemm.")
-@click.option("--host", is_flag=True, help="Fit what engines add to their kernels, from e2e.csv.")
+@click.option("--seconds", type=click.FloatRange(1, 86400), help="With --run: time for all measurements.")
+@click.option(
+    "--device",
+    metavar="NAME|FILE",
+    help="Only the rows of this device; with --run, the device of this machine.",
+)
+@options.take(Estimation, "engine", metavar="NAME", help="Only the rows of this engine, such as vllm.")
+@click.option("--family", metavar="NAME", help="Only this kernel family, or kind of table such as gemm.")
+@click.option("--host", is_flag=True, help="Fit the CPU time of engines, from e2e.csv.")
 @options.form("table", "json", "csv", "md", "html")
 @options.output(
-    "Write a YAML file: of one device, for --hw, or of one engine's host, for --engine. Or a folder: of all "
-    "that was fitted, laid out as llmir/hw; with --run, of the times too."
+    "Write a YAML file: one device, for --hw, or the CPU time of one engine, for --engine. Or a folder with "
+    "all fits, in the layout of llmir/hw; with --run, also with the measured times."
 )
 def calibrate(
     folder: str | None,

@@ -24,10 +24,10 @@ _OF_INDEX = ("model", "index", "lenient", "form", "output_file")
 )
 @options.parallel
 @options.lowering
-@options.take(Requests, "batch", default=None, help="Sequences, with --tp and its like.", shown="dp")
-@options.take(Requests, "prompt", help="Tokens of each, with --tp and its like.", shown="tp")
+@options.take(Requests, "batch", default=None, help="Sequences of the step, to compare ranks.", shown="dp")
+@options.take(Requests, "prompt", help="Tokens of each sequence, to compare ranks.", shown="tp")
 @options.form("table", "json", "html")
-@options.output("Write a file; .txt, .json or .html decides the format.")
+@options.output("Write a file; .txt, .json or .html selects the format.")
 def check(**given: Any) -> int:
     """Compare the model's weights with a checkpoint's: names, shapes, dtypes, bytes.
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from llmir.ir.tools.pipeline import Step
 
 
-@command("diff", "What passes, another model or another device change, op by op.")
+@command("diff", "Compare pipelines, models or devices op by op.")
 @options.model
 @options.sides
 @options.workload
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @options.take(Traffic, "lengths", shown="spread")
 @options.price_option
 @options.form("table", "json", "csv", "md", "html")
-@options.output("Write a file; .txt, .json, .csv, .md or .html decides the format.")
+@options.output("Write a file; .txt, .json, .csv, .md or .html selects the format.")
 def diff(**given: Any) -> None:
     """Compare two pipelines on a model, op by op: fused, new and removed ops, and the time saved.
 

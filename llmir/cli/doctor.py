@@ -23,7 +23,7 @@ GET_DOT = "apt install graphviz, or brew install graphviz; without it .dot files
 Finding = tuple[str, str, str]  # status (ok, missing or BROKEN), subject, result
 
 
-@command("doctor", "Say whether the installation works.")
+@command("doctor", "Check the installation.")
 def doctor() -> int:
     """Check the installation and its results; exit code 1 means that a required part is broken.
 

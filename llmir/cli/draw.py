@@ -15,7 +15,7 @@ from .diff import difference, notes
 
 @command("draw", "An annotated diagram of the model, as SVG, PNG, PDF or DOT.")
 @options.model
-@click.option("--diff", is_flag=True, help="Two sides beside each other, said as in `llmir diff`.")
+@click.option("--diff", is_flag=True, help="Draw two sides next to each other, as in `llmir diff`.")
 @options.sides
 @options.workload
 @options.lowering

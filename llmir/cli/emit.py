@@ -14,7 +14,7 @@ from .command import command
 SUFFIXES = {".js": "js", ".mjs": "js", ".py": "py"}
 
 
-@command("emit", "Prices as a module of JavaScript or Python, which needs nothing else.")
+@command("emit", "Write a standalone estimator in JavaScript or Python.")
 @options.model
 @options.hardware
 @options.cost_options
@@ -26,11 +26,11 @@ SUFFIXES = {".js": "js", ".mjs": "js", ".py": "py"}
     "phase",
     choices=("encode", "prefill", "decode", "draft"),
     default=None,
-    help="Always this step.",
+    help="Write this step only.",
     shown="decode of one new token, else prefill",
 )
 @click.option("--to", type=click.Choice(["js", "py"]), help="The language.  [default: js, or by the suffix]")
-@options.output("Write a file; .js, .mjs or .py decides the language.")
+@options.output("Write a file; .js, .mjs or .py selects the language.")
 def emit(**given: Any) -> None:
     """Write the steps of a model as code: `price(batch, new, context)` returns seconds and bytes.
 

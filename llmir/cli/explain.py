@@ -16,7 +16,7 @@ from .command import command
 MEMORY = "memory"
 
 
-@command("explain", "One op: its equation, its costs in symbols and numbers, its time.")
+@command("explain", "Explain one op: equation, cost and time.")
 @options.model
 @click.argument("op", metavar="OP")
 @options.take(
@@ -24,7 +24,7 @@ MEMORY = "memory"
     "phase",
     choices=("encode", "prefill", "decode", "draft"),
     default=None,
-    help="The step: decode is the last one.",
+    help="The step; decode is the last decode step.",
     shown="prefill",
 )
 @options.workload
@@ -33,7 +33,7 @@ MEMORY = "memory"
 @options.parallel
 @options.memory
 @options.form("table", "json", "html")
-@options.output("Write a file; .txt, .json or .html decides the format.")
+@options.output("Write a file; .txt, .json or .html selects the format.")
 @click.pass_context
 def explain(ctx: click.Context, /, **given: Any) -> None:
     """Explain one op: its equation and axes, its FLOPs and bytes, and the terms of its time.

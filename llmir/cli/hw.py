@@ -8,10 +8,10 @@ from . import options, output
 from .command import command
 
 
-@command("hw", "The bundled devices and clusters; with a name, each number and its source.")
+@command("hw", "List devices and clusters, or the numbers of one with sources.")
 @click.argument("name", required=False)
 @options.form("table", "json", "csv", "md", "html")
-@options.output("Write a file; .txt, .json, .csv, .md or .html decides the format.")
+@options.output("Write a file; .txt, .json, .csv, .md or .html selects the format.")
 def hw(name: str | None, form: str | None, output_file: str | None) -> None:
     """List the bundled devices and clusters. NAME (or a YAML file) lists the numbers of one device with
     sources.

@@ -17,24 +17,24 @@ from .options import Count
 IDLE = ("weights", "activations", "collectives", "attention", "logits", "dispatch", "routing", "routing_skew")
 
 
-@command("kv", "Bytes of the caches of some sequences, and the time to move them.")
+@command("kv", "Size of KV caches, and the time to send them.")
 @options.model
 @options.hardware
-@options.take(Requests, "batch", type=Count(), help="Sequences.")
-@options.take(Requests, "prompt", type=Count(), default=2048, help="Tokens of each.")
+@options.take(Requests, "batch", type=Count(), help="Number of sequences.")
+@options.take(Requests, "prompt", type=Count(), default=2048, help="Cached tokens of each sequence.")
 @options.take(
     Servers,
     "link",
     default="host",
-    help="What they go over: host (to or from its memory), nvlink, pcie or what else joins two such devices, "
-    "network (to another node), or a rate such as 25GBps,5us.",
+    help="Link: host (to or from host memory), nvlink, pcie or another link between two devices of "
+    "this kind, network (to another node), or a rate such as 25GBps,5us.",
     shown="host",
 )
 @options.cost_options
 @options.lowering
 @options.parallel
 @options.form("table", "json", "md", "html")
-@options.output("Write a file; .txt, .json, .md or .html decides the format.")
+@options.output("Write a file; .txt, .json, .md or .html selects the format.")
 def kv(**given: Any) -> None:
     """Estimate the size of the KV caches of sequences, and the time to send them over a link.
 

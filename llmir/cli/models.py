@@ -11,7 +11,7 @@ from .command import command
 @command("models", "The bundled models.")
 @click.argument("name", required=False, default="")
 @options.form("table", "json", "csv", "md", "html")
-@options.output("Write a file; .txt, .json, .csv, .md or .html decides the format.")
+@options.output("Write a file; .txt, .json, .csv, .md or .html selects the format.")
 def models(name: str, form: str | None, output_file: str | None) -> None:
     """List the bundled models: size, active size, heads, and KV-cache bytes per token.
 

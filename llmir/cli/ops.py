@@ -8,10 +8,10 @@ from . import options, output
 from .command import command
 
 
-@command("ops", "The ops that graphs are made of; with a name, all about one.")
+@command("ops", "List the ops, or show one in detail.")
 @click.argument("name", required=False)
 @options.form("table", "json", "csv", "md", "html")
-@options.output("Write a file; .txt, .json, .csv, .md or .html decides the format.")
+@options.output("Write a file; .txt, .json, .csv, .md or .html selects the format.")
 def ops(name: str | None, form: str | None, output_file: str | None) -> None:
     """List the ops with operands, equations and FLOPs. NAME shows one op in detail.
 

@@ -6,9 +6,9 @@ from . import options, output
 from .command import command
 
 
-@command("passes", "The passes that a pipeline can name, and their options.")
+@command("passes", "List the passes and their options.")
 @options.form("table", "json", "csv", "md", "html")
-@options.output("Write a file; .txt, .json, .csv, .md or .html decides the format.")
+@options.output("Write a file; .txt, .json, .csv, .md or .html selects the format.")
 def passes(form: str | None, output_file: str | None) -> None:
     """List the passes, with the type and default of each option.
 

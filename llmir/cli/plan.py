@@ -58,12 +58,10 @@ class TimeLimit(Count):
         return latency_limit(name, value)
 
 
-@command("plan", "The cheapest devices and split that serve some traffic within limits.")
+@command("plan", "Find the cheapest deployment for a traffic within limits.")
 @options.model
 @options.take(Estimation, "hw", default="h100-sxm", metavar="DEVICE,…", help="Devices to compare.")
-@click.option(
-    "--gpus", type=Devices(), help="Largest number of devices.  [default: as few as serve the rate]"
-)
+@click.option("--gpus", type=Devices(), help="Largest number of devices.  [default: no limit]")
 @options.take(Traffic, "rate")
 @options.take(
     Traffic,

@@ -26,7 +26,7 @@ ELSEWHERE = {
 }
 
 
-@command("plot", "Roofline, distributions, memory, batch and context curves, as pictures.")
+@command("plot", "Plot rooflines, distributions, memory, batch and context curves.")
 @click.argument("kind", metavar="KIND")
 @options.model
 @options.workload
@@ -50,7 +50,7 @@ def plot(**given: Any) -> None:
     llmir plot roofline qwen3-30b-a3b --hw h100-sxm --batch 8 -o roofline.png
     llmir plot distributions deepseek-v3 --hw h200 --tp 8 --by kind
     llmir plot batch llama3.1-8b --prompt 4000 --generate 500 -o batch.svg
-    Of other figures: llmir plan … -o front.png, llmir sweep … -o grid.png,
+    Other figures: llmir plan … -o front.png, llmir sweep … -o grid.png,
     llmir serve-sim … -o serving.png, llmir serve-sim --rates 2,4,8 -o late.png
     """
     from llmir.backends.export.charts.frame import FORMATS, check

@@ -16,15 +16,15 @@ SUFFIXES = {".html": "html", ".htm": "html"}
 _POINTS = "batch", "new", "context"
 
 
-@command("report", "A page that computes: sliders, figures, roofline, graph, memory.")
+@command("report", "Write an interactive page: sliders, results, roofline, graph, memory.")
 @click.argument("model", metavar="MODEL")
 @options.lenient
 @axes(*_POINTS)
 @options.take(Lowering, "pipeline", help="Passes to run instead of the engine's.")
 @options.take(Memory, "memory_utilization")
-@options.take(Requests, "batch", default=32, help="Where the slider of sequences starts.", shown="")
-@options.take(Requests, "prompt", default=2048, help="That of prompt tokens.", shown="")
-@options.take(Requests, "generate", default=128, help="That of generated tokens.", shown="")
+@options.take(Requests, "batch", default=32, help="Initial number of sequences.", shown="")
+@options.take(Requests, "prompt", default=2048, help="Initial number of prompt tokens.", shown="")
+@options.take(Requests, "generate", default=128, help="Initial number of output tokens.", shown="")
 @options.max_size
 @options.output("The file.  [default: the model's name, .html]")
 def report(**given: Any) -> None:

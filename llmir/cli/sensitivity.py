@@ -11,7 +11,7 @@ from .command import command
 from .options import Number
 
 
-@command("sensitivity", "What 10% more of each resource saves, by phase and op.")
+@command("sensitivity", "Estimate the effect of faster resources, by phase and op.")
 @options.model
 @options.workload
 @options.lowering
@@ -22,10 +22,10 @@ from .options import Number
     type=Number("PERCENT", most=1e4),
     default=10.0,
     show_default=True,
-    help="So much more of each.",
+    help="Increase of each resource.",
 )
 @options.form("table", "json")
-@options.output("Write a file; .txt or .json decides the format.")
+@options.output("Write a file; .txt or .json selects the format.")
 def sensitivity(**given: Any) -> None:
     """Estimate the time that faster resources save in a prefill step and in a decode step.
 

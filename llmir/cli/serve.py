@@ -12,26 +12,26 @@ from .options import Integer
 PORT = 8765
 
 
-@command("serve", "The page that computes, with every model and device: a server on this machine.")
+@command("serve", "Serve the interactive page for every model and device.")
 @click.option(
     "--port",
     type=Integer(0, 65_535),
     default=PORT,
     show_default=True,
-    help="Where it listens; 0 is any free one.",
+    help="Port to listen on; 0 for any free port.",
 )
 @click.option("--open", "opens", is_flag=True, help="Open the page in a browser.")
 @click.option(
     "--host",
     default="127.0.0.1",
     show_default=True,
-    help="The address to listen at; others than loopback need --token.",
+    help="Address to listen on; addresses other than loopback need --token.",
 )
 @click.option(
     "--token",
     envvar="LLMIR_TOKEN",
     show_envvar=True,
-    help="What a browser has to bring once, as /?token=TOKEN, and a program as a bearer token.",
+    help="Secret of clients: a browser sends it once, as /?token=TOKEN, a program as a bearer token.",
 )
 def serve(port: int, opens: bool, host: str, token: str | None) -> None:
     """Serve the page of `llmir report` for any model, device and split.

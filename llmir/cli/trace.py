@@ -12,7 +12,7 @@ from .command import command, echo
 from .options import Integer
 
 
-@command("trace", "The predicted timeline of each step, for Perfetto.")
+@command("trace", "Write the estimated timeline of each step, for Perfetto.")
 @options.model
 @options.workload
 @options.lowering
@@ -22,7 +22,7 @@ from .options import Integer
 @click.option(
     "--rank",
     type=Integer(None),  # the mesh limits the range
-    help="The file of this rank alone, as the profiler writes one.  [default: the first of each stage]",
+    help="Write this rank only, as the profiler does.  [default: the first of each stage]",
 )
 @options.max_size
 @options.output(

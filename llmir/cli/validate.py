@@ -27,18 +27,20 @@ _OWN = ("files", "by", "cost", "without", "folds", "plot", "form", "output_file"
 _SAID = 5  # unreadable rows that are named one by one
 
 
-@command("validate", "Hold predictions against measured times: kernels, whole models, chat logs.")
+@command("validate", "Compare estimates with measured times: kernels, whole models, chat logs.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE.csv…")
 @click.option(
-    "--by", metavar="KEYS", help="What rows are grouped by.  [default: kind,metric,device,framework]"
+    "--by", metavar="KEYS", help="Columns that group rows.  [default: kind,metric,device,framework]"
 )
-@click.option("--model", metavar="MODEL", help="Of chat logs: what they ran.")
-@options.take(Estimation, "hw", help="Of chat logs: on what.", shown="")
+@click.option("--model", metavar="MODEL", help="For chat logs: the model.")
+@options.take(Estimation, "hw", help="For chat logs: the device.", shown="")
 @options.take(
-    Estimation, "engine", metavar="NAME", help="Of chat logs: which engine.", shown="the device's first"
+    Estimation, "engine", metavar="NAME", help="For chat logs: the engine.", shown="the device's first"
 )
-@options.take(Requests, "batch", type=Count(), help="Of chat logs: requests at once.")
-@click.option("--unit", type=click.Choice(["s", "ms", "us"]), help="Of chat logs: of times that name none.")
+@options.take(Requests, "batch", type=Count(), help="For chat logs: requests per batch.")
+@click.option(
+    "--unit", type=click.Choice(["s", "ms", "us"]), help="For chat logs: the unit of columns without one."
+)
 @options.take(
     Estimation,
     "cost",
@@ -50,17 +52,19 @@ _SAID = 5  # unreadable rows that are named one by one
 @click.option(
     "--without",
     type=click.Choice(["device", "engine"]),
-    help="As if each row's device, or its engine there, had not been measured: by what would be borrowed.",
+    help="Hold out the calibrations of each row's device, or of its engine there, and use transferred ones.",
 )
 @click.option(
     "--folds",
     metavar="KEYS",
-    help="Whole models by hosts fitted without rows alike in these, such as model,device,version.",
+    help="Estimate whole models with CPU times fitted without their group, such as model,device,version.",
 )
 @options.lowering
 @options.parallel
 @options.lenient
-@click.option("--plot", metavar="DIR", help="Draw predicted against measured, error by size, and requests.")
+@click.option(
+    "--plot", metavar="DIR", help="Plot estimated over measured times, errors by size, and requests."
+)
 @options.form("table", "json", "csv", "md", "html")
 @options.output("Write a file; .csv has every row, .txt, .json and .md the statistics too.")
 @click.pass_context
