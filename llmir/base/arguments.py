@@ -137,7 +137,8 @@ def counts(name: str, value: object, least: int = 0, most: int = MOST) -> Number
         return value
     try:
         array = _asarray(name, value)
-        whole = array.dtype.kind in "iu" or (array.dtype.kind == "f" and bool(np.all(array % 1 == 0)))
+        with np.errstate(invalid="ignore"):  # of infinity
+            whole = array.dtype.kind in "iu" or (array.dtype.kind == "f" and bool(np.all(array % 1 == 0)))
         if array.ndim and whole and array.size and least <= array.min() and array.max() <= most:
             return read_only(array.astype(np.float64))
     except (ValueError, TypeError):  # values that cannot be compared

@@ -24,14 +24,18 @@ from tests.commands import TINY
 from tests.flat import flat, records
 
 
+class OddError(RuntimeError):
+    """What such an object raises."""
+
+
 class Odd:
     """An object that is no help."""
 
     def __repr__(self) -> str:
-        raise RuntimeError("no words")
+        raise OddError("no words")
 
     def __len__(self) -> int:
-        raise RuntimeError("no length")
+        raise OddError("no length")
 
     def __iter__(self) -> Iterator[Any]:
         return itertools.count()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from .reader import reader
 
 TRIES = 3  # wrong arguments of a call, at most
@@ -21,7 +23,7 @@ def read_call(data: bytes) -> None:
 
     The call gives a result that has a text, or an error of llmir.
     """
-    from tests.api.public_calls import CALLS, fresh, passed_over
+    from tests.api.public_calls import CALLS, OddError, fresh, passed_over
 
     names, values = list(CALLS), fresh()
     name = names[int.from_bytes(data[:2], "little") % len(names)]
@@ -34,4 +36,5 @@ def read_call(data: bytes) -> None:
             named[argument] = value
     found = call(**named)
     if type(found).__module__.startswith("llmir."):
-        repr(found)
+        with suppress(OddError):  # of a caller's own value, which the result holds
+            repr(found)

@@ -47,6 +47,9 @@ class Instance(NamedTuple):
         return self.layers.count
 
 
+LONGEST_NAME = 200  # characters of a graph's name in an error
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Program(Record, Displayable):
     """Named graphs, with the entry graph of each pipeline stage, which has its own mesh.
@@ -126,7 +129,8 @@ class Program(Record, Displayable):
             return self.graphs[name]
         except (KeyError, TypeError):  # values that cannot be keys
             known = ", ".join(f"@{g}" for g in self.graphs)
-            shown = name if isinstance(name, str) else arguments.show_value(name)
+            short = isinstance(name, str) and len(name) <= LONGEST_NAME
+            shown = name if short else arguments.show_value(name)
             raise VerifyError(f"program {self.name!r} has no graph @{shown}; it has {known}") from None
 
     def __repr__(self) -> str:
