@@ -78,8 +78,9 @@ bench: $(READY) ## how fast llmir itself is
 bench-peers: $(READY) ## a new point beside AIConfigurator, which is installed in $(PEERS)
 	@$(RUN)/python benchmarks/peers.py --environment $(PEERS)
 
-accuracy: $(READY) ## errors of whole models and of saturated servers, by the tables in MEASURED=../shared/measured
-	@$(RUN)/llmir validate $(wildcard $(addprefix $(MEASURED)/,e2e.csv e2e_recent.csv serving_2026.csv serving_2026_ttft.csv)) -o .accuracy.csv > /dev/null
+accuracy: $(READY) ## errors of whole models and of saturated servers, by the tables in MEASURED=../shared/measured (WITHOUT=device, or engine: as if not measured)
+	@$(RUN)/llmir validate $(wildcard $(addprefix $(MEASURED)/,e2e.csv e2e_recent.csv serving_2026.csv serving_2026_ttft.csv)) \
+	  --max-work 2h $(addprefix --without ,$(WITHOUT)) -o .accuracy.csv > /dev/null
 	@$(RUN)/python benchmarks/whole.py .accuracy.csv; rm -f .accuracy.csv
 	@$(RUN)/python benchmarks/saturation.py $(MEASURED)/e2e.csv
 

@@ -888,6 +888,86 @@ class OpMethods:
         """
         return self._op("mul", (x, y), name, block)
 
+    def norm_rope_append_index(
+        self,
+        q: Value,
+        k: Value,
+        v: Value,
+        k_cache: Value,
+        v_cache: Value,
+        q_weight: Value,
+        k_weight: Value,
+        index_q: Value,
+        index_k: Value,
+        index_cache: Value,
+        index_q_weight: Value,
+        index_k_weight: Value,
+        /,
+        *,
+        theta: float = 10000.0,
+        scaling: str = "none",
+        factors: tuple[float, ...] = (),
+        size: int = 0,
+        interleaved: bool = False,
+        last: bool = False,
+        stride: int = 1,
+        eps: float = 1e-06,
+        offset: float = 0.0,
+        name: str = "",
+        block: str | None = None,
+    ) -> tuple[Value, Value, Value, Value, Value]:
+        """`rope_append` of normalized q and k, and of an index's queries and keys, in one kernel.
+
+        Operands q, k, v, key cache, value cache, the weights of the norms of q and k; index queries, index
+        keys, their cache, and the weights of their norms. Results: rotated q, key cache, value cache,
+        rotated index queries, cache of index keys. Each head is normalized: 4 FLOPs an element, and 6
+        where it is rotated.
+
+        `b t! g r d!, b t! g d!, b t! g e, b p g d!, b p g e, d!, d!, b t! g y!, b t! y!, b p y!, y!, y! ->
+        b t! g r d!, b (p+t) g d!, b (p+t) g e, b t! g y!, b (p+t) y!`
+        """
+        return self._op(
+            "norm_rope_append_index",
+            (q, k, v, k_cache, v_cache, q_weight, k_weight, index_q, index_k, index_cache, index_q_weight, index_k_weight),
+            name,
+            block,
+            theta=theta,
+            scaling=scaling,
+            factors=factors,
+            size=size,
+            interleaved=interleaved,
+            last=last,
+            stride=stride,
+            eps=eps,
+            offset=offset,
+        )
+
+    def pair_norm(
+        self,
+        q: Value,
+        k: Value,
+        squares: Value,
+        q_weight: Value,
+        k_weight: Value,
+        /,
+        *,
+        eps: float = 1e-06,
+        name: str = "",
+        block: str | None = None,
+    ) -> tuple[Value, Value]:
+        """RMSNorm of q and of k over all heads of a token, by their `squares`; 2 FLOPs an element.
+
+        `b t g r d!, b t g d!, b t s!, g r d!, g d! -> b t g r d!, b t g d!`
+        """
+        return self._op("pair_norm", (q, k, squares, q_weight, k_weight), name, block, eps=eps)
+
+    def pair_squares(self, q: Value, k: Value, /, *, name: str = "", block: str | None = None) -> Value:
+        """Σq² and Σk² of each token over all heads, which ranks that share heads add up; 2 FLOPs an element.
+
+        `b t g r d!, b t g d! -> b t s`
+        """
+        return self._op("pair_squares", (q, k), name, block)
+
     def patch_embedding(
         self, patches: Value, weight: Value, *bias: Value, name: str = "", block: str | None = None
     ) -> Value:
@@ -1805,6 +1885,9 @@ MODULES = {
     "modulate": "llmir.ir.ops.norm",
     "moments": "llmir.ir.ops.elementwise",
     "mul": "llmir.ir.ops.elementwise",
+    "norm_rope_append_index": "llmir.ir.ops.rope",
+    "pair_norm": "llmir.ir.ops.norm",
+    "pair_squares": "llmir.ir.ops.norm",
     "patch_embedding": "llmir.ir.ops.images",
     "pick": "llmir.ir.ops.residual_streams",
     "pick_replica": "llmir.ir.ops.top_k",
