@@ -112,8 +112,8 @@ def join(device: str | os.PathLike[str] | Device, network: str) -> Device:
 
     The network has switches; HardwareError for an invalid rate.
 
-    >>> join("rtx4090-pcie-8", "25GBps,5us").node.network
-    Link(Bps=25000000000.0, latency_s=5e-06, ranks=None, direct=True, reduces=False, host_Bps=None)
+    >>> join("rtx4090-pcie-8", "25GBps,5us").node.network.Bps
+    25000000000.0
     """
     found, said = load(device), arguments.text("network", network, error=HardwareError)
     link = replace(schema.link_rate(said, "network"), direct=True)

@@ -499,8 +499,8 @@ class CalibratedModel(DeviceCostModel):
 
     def _joins(self, row: Row) -> bool:
         """Whether the engine's release runs the op inside of another's kernel."""
-        joined = self.runs.section(JoinedKernels) if self.runs else None
-        return joined is not None and (row.node.op.opcode in joined.ops or row.block in joined.blocks)
+        joined = (self.runs.section(JoinedKernels) if self.runs else None) or JoinedKernels()
+        return row.node.op.opcode in joined.ops or row.block in joined.blocks
 
     def _variants(self, one: KernelTime) -> KernelTime | FastestKernel:
         """The fastest of the kernels of one family that the engine's release calls on this device."""

@@ -70,7 +70,7 @@ MIXTURES = ((128, 8), (16, 2))  # experts, and how many of them a token chooses
 def experts(name: str) -> Iterator[tuple[KernelFit, GroupedShape, int, int]]:
     """Products of so many tokens, by mixture."""
     for fit in fits(name, tuple(EXPERTS)):
-        x, w, dtype = EXPERTS[fit.family]
+        x, w, dtype = EXPERTS[fit.family.removeprefix("cdna_")]
         for (n, k), (count, top) in product(WEIGHTS[:4], MIXTURES):
             shape = GroupedShape(0, 0, n, k, x_bits=x, w_bits=w, dtype=dtype)
             yield fit, routed(shape, COUNTS, count, top), count, top
