@@ -70,6 +70,7 @@ accuracy: $(READY) ## errors of whole models and of saturated servers, by the ta
 	@$(RUN)/llmir validate $(wildcard $(addprefix $(MEASURED)/,e2e.csv e2e_recent.csv serving_2026.csv serving_2026_ttft.csv)) -o .accuracy.csv > /dev/null
 	@$(RUN)/python benchmarks/whole.py .accuracy.csv; rm -f .accuracy.csv
 	@$(RUN)/python benchmarks/saturation.py $(MEASURED)/e2e.csv
+	@$(RUN)/python benchmarks/traces.py $(MEASURED)/../traces
 
 read-traces: $(READY) ## traces as HolisticTraceAnalysis reads them, which is installed in $(READER)
 	@$(RUN)/python scripts/read_traces.py --environment $(READER)

@@ -2,10 +2,11 @@
 
     python benchmarks/saturation.py e2e.csv [--rows FILE.csv]
 
-Each row of `trtllm_perf_overview` is a run of trtllm-bench: requests of one length of prompts and answers, all
-offered at once, as many as docs/source/performance/perf-overview.md of TensorRT-LLM states. It is simulated as
-`llmir serve-sim` does with a rate that no server can answer; prompts of more tokens than a step (8,192) are read in
-chunks (`--chunked-prefill`). Prints errors by device, model and lengths; `--rows` writes a line for each row.
+Each row of `trtllm_perf_overview` is a run of trtllm-bench: requests of one length of prompts and
+answers, all offered at once, as many as TensorRT-LLM's docs/source/performance/perf-overview.md states.
+It is simulated as `llmir serve-sim` does with a rate that no server can answer; prompts of more tokens
+than a step (8,192) are read in chunks (`--chunked-prefill`). Prints errors by device, model and lengths;
+`--rows` writes a line for each row.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Run(NamedTuple):
 
 def runs(path: Path) -> Iterator[Run]:
     """The rows of the table, simulated."""
-    format, rows = load(path)
+    _, rows = load(path)
     for i in range(len(rows)):
         if rows["source"][i] != SOURCE:
             continue

@@ -1,4 +1,4 @@
-"""split-norms: RMSNorm as one kernel per step, as in eager transformers."""
+"""eager: RMSNorm and rotary positions as the kernels that PyTorch launches without a compiler."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from llmir.base.dataclass import dataclass
 from llmir.ir.core.graph import Value
 from llmir.ir.core.program import Program
 from llmir.ir.ops.norm import RmsNorm
+from llmir.ir.ops.rope import Rope
 from llmir.ir.tools.build import Builder
 from llmir.ir.tools.pipeline import Pass
 from llmir.ir.tools.rewrite import Match, Rule
@@ -45,16 +46,38 @@ def _cast(b: Builder, x: Value, to: str, own: dict[str, Any]) -> Value:
     return result
 
 
-@dataclass(frozen=True)
-class SplitNorms(Pass):
-    """Each RMSNorm over one axis is widened, squared, averaged, scaled, narrowed, and times its weight.
+def _rope(p: Any, x: Value) -> Any:
+    return p.rope(x, label="rope")
 
-    So is LlamaRMSNorm (transformers/models/llama/modeling_llama.py), in fp32 from end to end; a norm of
-    torch's own, LayerNorm, stays one kernel.
+
+def _rotation(b: Builder, match: Match, x: Value) -> Any:
+    rope, name = match.op("rope", Rope), match["rope"].name
+    if rope.size not in (0, b.type(x).shape[-1]) or rope.interleaved or rope.stride > 1:
+        return None  # parts of a head, and neighbors, are rotated by other code
+    how: dict[str, Any] = {
+        "theta": rope.theta,
+        "scaling": rope.scaling,
+        "factors": rope.factors,
+        "block": rope.block,
+    }
+    turned = b.join_half(x, b.negate_half(x, block=rope.block), block=rope.block)
+    cosine, sine = b.scale_by_cosine(x, **how), b.scale_by_sine(turned, **how)
+    return b.add(cosine, sine, block=rope.block, name=name)
+
+
+@dataclass(frozen=True)
+class Eager(Pass):
+    """Each RMSNorm over one axis and each rotation of whole heads is one kernel per step.
+
+    A norm is widened, squared, averaged, scaled, narrowed, and multiplied by its weight, as LlamaRMSNorm is
+    (transformers/models/llama/modeling_llama.py); a norm of torch's own, LayerNorm, stays one kernel. A
+    rotation is a product with cosines, a product of the rotated half with sines, and their sum, as
+    `apply_rotary_pos_emb` and `rotate_half` of the same file.
     """
 
-    name: ClassVar[str] = "split-norms"
+    name: ClassVar[str] = "eager"
 
     def __call__(self, program: Program) -> Program:
         """Rewrite each graph once."""
-        return rewrite_graphs(program, (Rule("split-norms", _norm, _steps),))
+        rules = Rule("eager-norm", _norm, _steps), Rule("eager-rope", _rope, _rotation)
+        return rewrite_graphs(program, rules)
