@@ -83,6 +83,7 @@ accuracy: $(READY) ## errors of whole models and of saturated servers, by the ta
 	  --max-work 2h $(addprefix --without ,$(WITHOUT)) -o .accuracy.csv > /dev/null
 	@$(RUN)/python benchmarks/whole.py .accuracy.csv; rm -f .accuracy.csv
 	@$(RUN)/python benchmarks/saturation.py $(MEASURED)/e2e.csv
+	@$(RUN)/python benchmarks/traces.py $(MEASURED)/../traces
 
 read-traces: $(READY) ## traces as HolisticTraceAnalysis reads them, which is installed in $(READER)
 	@$(RUN)/python scripts/read_traces.py --environment $(READER)

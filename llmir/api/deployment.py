@@ -219,7 +219,7 @@ def pipeline_of(engine: str | None = None) -> str:
         HardwareError: The engine is unknown.
 
     >>> pipeline_of("hf-transformers")
-    'concat-caches,fuse-attention,split-norms,dce'
+    'concat-caches,fuse-attention,eager,dce'
     >>> pipeline_of("vllm@0.6")
     'rotate,absorb-mla{phase=decode},fuse-attention,fuse,dce,pad-vocab'
     >>> pipeline_of()

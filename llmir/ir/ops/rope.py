@@ -78,21 +78,25 @@ class Rotary(Op):
 
     def rotate(self, x: Array, at: ExecutionPlace) -> Array:
         """`x` with tokens on axis 1 and the head on the last, rotated by their global positions."""
-        # Rows that represent several tokens: the last rows do not form a shorter sequence.
-        first = at.cached + at.origin("t") if self.stride == 1 else at.cached // self.stride
-        positions = (first + np.arange(x.shape[1])) * self.stride
         size = self.size or x.shape[-1]
         start = x.shape[-1] - size if self.last else 0
-        frequencies, amplitude = _frequencies(self, size, int(positions.max(initial=0)) + 1)
-        angles = (positions[:, None] * frequencies).reshape((len(positions), *(1,) * (x.ndim - 3), size // 2))
         # The pairs are the axis that has two.
         axis = -1 if self.interleaved else -2
         pairs = (size // 2, 2) if self.interleaved else (2, size // 2)
         one, two = np.moveaxis(x[..., start : start + size].reshape((*x.shape[:-1], *pairs)), axis, 0)
-        cos, sin = np.cos(angles) * amplitude, self.sense * np.sin(angles) * amplitude
+        cos, sin = self.factors_of(x, at, size)
         turned = np.stack([one * cos - two * sin, two * cos + one * sin], axis=axis)
         parts = x[..., :start], turned.reshape((*x.shape[:-1], size)), x[..., start + size :]
         return np.concatenate(parts, axis=-1)
+
+    def factors_of(self, x: Array, at: ExecutionPlace, size: int) -> tuple[Array, Array]:
+        """Cosine and sine of each token and pair, as they multiply `x`."""
+        # Rows that represent several tokens: the last rows do not form a shorter sequence.
+        first = at.cached + at.origin("t") if self.stride == 1 else at.cached // self.stride
+        positions = (first + np.arange(x.shape[1])) * self.stride
+        frequencies, amplitude = _frequencies(self, size, int(positions.max(initial=0)) + 1)
+        angles = (positions[:, None] * frequencies).reshape((len(positions), *(1,) * (x.ndim - 3), size // 2))
+        return np.cos(angles) * amplitude, self.sense * np.sin(angles) * amplitude
 
     def turned(self, x: Tensor) -> Size:
         """The number of rotated elements."""
@@ -161,6 +165,100 @@ class Rope(Rotary):
     ) -> tuple[Array, ...]:
         """The rotation."""
         return (self.rotate(operands[0], at),)
+
+
+# --- Single steps of a rotation ---
+
+
+@dataclass(frozen=True)
+class ScaleByCosine(Rotary):
+    """x · cos, of both halves of a head alike; 2 FLOPs an element, of the 6 that `rope` counts."""
+
+    opcode = "scale_by_cosine"
+    kind = "elementwise"
+    rule = "b t! * d! -> b t! * d!"
+    vector_flops = 2
+
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
+        """The product."""
+        (x,) = operands
+        return (x * np.concatenate([self.factors_of(x, at, x.shape[-1])[0]] * 2, axis=-1),)
+
+
+@dataclass(frozen=True)
+class ScaleBySine(ScaleByCosine):
+    """x · sin, of both halves of a head alike; 2 FLOPs an element, of the 6 that `rope` counts."""
+
+    opcode = "scale_by_sine"
+
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
+        """The product."""
+        (x,) = operands
+        return (x * np.concatenate([self.factors_of(x, at, x.shape[-1])[1]] * 2, axis=-1),)
+
+
+@dataclass(frozen=True)
+class NegateHalf(Op):
+    """−x of the second half of each row; 2 FLOPs an element of it, of the 6 that `rope` counts."""
+
+    opcode = "negate_half"
+    kind = "elementwise"
+    rule = "* d! -> * e"
+    vector_flops = 2
+
+    def new_axes(self, operands: Sequence[Tensor]) -> dict[str, Size]:
+        """Half a row."""
+        return {"e": _half(operands[0])}
+
+    def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """Of the elements that are negated."""
+        return self.vector_flops * results[0].elements
+
+    def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """Half of x."""
+        return (results[0].bytes,)
+
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
+        """The second half."""
+        (x,) = operands
+        return (-x[..., x.shape[-1] // 2 :],)
+
+
+@dataclass(frozen=True)
+class JoinHalf(Op):
+    """`half`, and behind it the first half of each row of x, in new memory (`torch.cat`)."""
+
+    opcode = "join_half"
+    kind = "elementwise"
+    rule = "* d!, * e! -> * d!"
+    takes = ("x", "half")
+
+    def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """Half of x, and the other half."""
+        return (operands[1].bytes, operands[1].bytes)
+
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
+        """One after the other."""
+        x, half = operands
+        return (np.concatenate([half, x[..., : x.shape[-1] // 2]], axis=-1),)
+
+
+def _half(x: Tensor) -> int:
+    """Half of the elements of a row; `VerifyError` where they are odd."""
+    if (size := Binding()(x.shape[-1])) % 2:
+        raise VerifyError(f"rows of {size} elements have no halves")
+    return int(size) // 2
+
+
+# --- Other uses of positions, and caches ---
 
 
 @dataclass(frozen=True)

@@ -658,6 +658,13 @@ class OpMethods:
         """
         return self._op("inverse_root", (x,), name, block)
 
+    def join_half(self, x: Value, half: Value, /, *, name: str = "", block: str | None = None) -> Value:
+        """`half`, and behind it the first half of each row of x, in new memory (`torch.cat`).
+
+        `* d!, * e! -> * d!`
+        """
+        return self._op("join_half", (x, half), name, block)
+
     def join_streams(
         self,
         streams: Value,
@@ -888,6 +895,13 @@ class OpMethods:
         """
         return self._op("mul", (x, y), name, block)
 
+    def negate_half(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
+        """−x of the second half of each row; 2 FLOPs an element of it, of the 6 that `rope` counts.
+
+        `* d! -> * e`
+        """
+        return self._op("negate_half", (x,), name, block)
+
     def norm_rope_append_index(
         self,
         q: Value,
@@ -928,7 +942,20 @@ class OpMethods:
         """
         return self._op(
             "norm_rope_append_index",
-            (q, k, v, k_cache, v_cache, q_weight, k_weight, index_q, index_k, index_cache, index_q_weight, index_k_weight),
+            (
+                q,
+                k,
+                v,
+                k_cache,
+                v_cache,
+                q_weight,
+                k_weight,
+                index_q,
+                index_k,
+                index_cache,
+                index_q_weight,
+                index_k_weight,
+            ),
             name,
             block,
             theta=theta,
@@ -1260,6 +1287,72 @@ class OpMethods:
     def scale_by(self, x: Value, weight: Value, /, *, name: str = "", block: str | None = None) -> Any:
         """x · w, of a number for each element of a row, or of one for all."""
         return self._op("scale_by", (x, weight), name, block)
+
+    def scale_by_cosine(
+        self,
+        x: Value,
+        /,
+        *,
+        theta: float = 10000.0,
+        scaling: str = "none",
+        factors: tuple[float, ...] = (),
+        size: int = 0,
+        interleaved: bool = False,
+        last: bool = False,
+        stride: int = 1,
+        name: str = "",
+        block: str | None = None,
+    ) -> Value:
+        """x · cos, of both halves of a head alike; 2 FLOPs an element, of the 6 that `rope` counts.
+
+        `b t! * d! -> b t! * d!`
+        """
+        return self._op(
+            "scale_by_cosine",
+            (x,),
+            name,
+            block,
+            theta=theta,
+            scaling=scaling,
+            factors=factors,
+            size=size,
+            interleaved=interleaved,
+            last=last,
+            stride=stride,
+        )
+
+    def scale_by_sine(
+        self,
+        x: Value,
+        /,
+        *,
+        theta: float = 10000.0,
+        scaling: str = "none",
+        factors: tuple[float, ...] = (),
+        size: int = 0,
+        interleaved: bool = False,
+        last: bool = False,
+        stride: int = 1,
+        name: str = "",
+        block: str | None = None,
+    ) -> Value:
+        """x · sin, of both halves of a head alike; 2 FLOPs an element, of the 6 that `rope` counts.
+
+        `b t! * d! -> b t! * d!`
+        """
+        return self._op(
+            "scale_by_sine",
+            (x,),
+            name,
+            block,
+            theta=theta,
+            scaling=scaling,
+            factors=factors,
+            size=size,
+            interleaved=interleaved,
+            last=last,
+            stride=stride,
+        )
 
     def scale_rows(self, x: Value, factor: Value, /, *, name: str = "", block: str | None = None) -> Value:
         """x · factor, of a number for each row; 1 FLOP an element of x.
@@ -1867,6 +1960,7 @@ MODULES = {
     "hash_top_k": "llmir.ir.ops.top_k",
     "index_scores": "llmir.ir.ops.latent_attention",
     "inverse_root": "llmir.ir.ops.norm",
+    "join_half": "llmir.ir.ops.rope",
     "join_streams": "llmir.ir.ops.residual_streams",
     "key_decay_gate": "llmir.ir.ops.delta",
     "l2_norm": "llmir.ir.ops.delta",
@@ -1885,6 +1979,7 @@ MODULES = {
     "modulate": "llmir.ir.ops.norm",
     "moments": "llmir.ir.ops.elementwise",
     "mul": "llmir.ir.ops.elementwise",
+    "negate_half": "llmir.ir.ops.rope",
     "norm_rope_append_index": "llmir.ir.ops.rope",
     "pair_norm": "llmir.ir.ops.norm",
     "pair_squares": "llmir.ir.ops.norm",
@@ -1908,6 +2003,8 @@ MODULES = {
     "row_mean": "llmir.ir.ops.norm",
     "scale": "llmir.ir.ops.elementwise",
     "scale_by": "llmir.ir.ops.residual_streams",
+    "scale_by_cosine": "llmir.ir.ops.rope",
+    "scale_by_sine": "llmir.ir.ops.rope",
     "scale_rows": "llmir.ir.ops.norm",
     "scaled_dispatch": "llmir.ir.ops.moe",
     "select_blocks": "llmir.ir.ops.sparse_attention",

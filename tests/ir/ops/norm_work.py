@@ -35,5 +35,9 @@ NORMS = {
         ("fp32[B, T, 8]", "fp32[B, T]"),
         *(0, TOKENS * 8, 4 * (TOKENS * 8 + TOKENS), 4 * TOKENS * 8),
     ),
+    "scale_by_cosine": ({}, ("bf16[B, T, 2, 4]",), 0, 2 * TOKENS * 8, 2 * TOKENS * 8, 2 * TOKENS * 8),
+    "scale_by_sine": ({}, ("bf16[B, T, 2, 4]",), 0, 2 * TOKENS * 8, 2 * TOKENS * 8, 2 * TOKENS * 8),
+    "negate_half": ({}, ("bf16[B, T, 2, 4]",), 0, 2 * TOKENS * 4, 2 * TOKENS * 4, 2 * TOKENS * 4),
+    "join_half": ({}, ("bf16[B, T, 2, 4]", "bf16[B, T, 2, 2]"), 0, 0, 2 * TOKENS * 8, 2 * TOKENS * 8),
     "zeros": ({}, ("bf16[B, T, 8]",), 0, 0, 0, 0),
 }

@@ -1,4 +1,4 @@
-"""split-norms: RMSNorm as one kernel per step, as in eager transformers."""
+"""eager: RMSNorm and rotary positions as the kernels that PyTorch launches without a compiler."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from llmir.base.dataclass import dataclass
 from llmir.ir.core.graph import Value
 from llmir.ir.core.program import Program
 from llmir.ir.ops.norm import RmsNorm
+from llmir.ir.ops.rope import Rope
 from llmir.ir.tools.build import Builder
 from llmir.ir.tools.pipeline import Pass
 from llmir.ir.tools.rewrite import Match, Rule
@@ -45,16 +46,37 @@ def _cast(b: Builder, x: Value, to: str, own: dict[str, Any]) -> Value:
     return result
 
 
-@dataclass(frozen=True)
-class SplitNorms(Pass):
-    """Split each RMSNorm over one axis into cast, square, mean, scale, cast back, and weight.
+def _rope(p: Any, x: Value) -> Any:
+    return p.rope(x, label="rope")
 
-    LlamaRMSNorm (transformers/models/llama/modeling_llama.py) computes these steps in fp32. LayerNorm, a
-    kernel of torch, remains one op.
+
+def _rotation(b: Builder, match: Match, x: Value) -> Any:
+    rope, name = match.op("rope", Rope), match["rope"].name
+    if rope.size not in (0, b.type(x).shape[-1]) or rope.interleaved or rope.stride > 1:
+        return None  # parts of a head, and neighbors, are rotated by other code
+    how: dict[str, Any] = {
+        "theta": rope.theta,
+        "scaling": rope.scaling,
+        "factors": rope.factors,
+        "block": rope.block,
+    }
+    turned = b.join_half(x, b.negate_half(x, block=rope.block), block=rope.block)
+    cosine, sine = b.scale_by_cosine(x, **how), b.scale_by_sine(turned, **how)
+    return b.add(cosine, sine, block=rope.block, name=name)
+
+
+@dataclass(frozen=True)
+class Eager(Pass):
+    """Split RMSNorms over one axis, and rotary positions of whole heads, into one kernel per step.
+
+    LlamaRMSNorm (transformers/models/llama/modeling_llama.py) casts to fp32, squares, averages, scales, casts
+    back, and multiplies by the weight. `apply_rotary_pos_emb` of this file adds the product with cosines and
+    the product of the rotated halves (`rotate_half`) with sines. LayerNorm, a kernel of torch, remains one op.
     """
 
-    name: ClassVar[str] = "split-norms"
+    name: ClassVar[str] = "eager"
 
     def __call__(self, program: Program) -> Program:
         """Rewrite each graph once."""
-        return rewrite_graphs(program, (Rule("split-norms", _norm, _steps),))
+        rules = Rule("eager-norm", _norm, _steps), Rule("eager-rope", _rope, _rotation)
+        return rewrite_graphs(program, rules)
