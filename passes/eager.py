@@ -71,7 +71,8 @@ class Eager(Pass):
 
     LlamaRMSNorm (transformers/models/llama/modeling_llama.py) casts to fp32, squares, averages, scales, casts
     back, and multiplies by the weight. `apply_rotary_pos_emb` of this file adds the product with cosines and
-    the product of the rotated halves (`rotate_half`) with sines. LayerNorm, a kernel of torch, remains one op.
+    the product of the rotated halves (`rotate_half`) with sines. LayerNorm, a kernel of
+    torch, remains one op.
     """
 
     name: ClassVar[str] = "eager"
