@@ -40,9 +40,9 @@ HEAD = """# Which model classes load
 
     python scripts/coverage.py docs/coverage.md
 
-This table lists the text decoders that vLLM registers. Each was built by transformers {version} from the default config
-of its class, on the meta device, and loaded by llmir from the same config. *equal* means equal numbers of parameters.
-*not runnable* means that the class cannot run its own default config.
+This table lists the text decoders that vLLM registers. Each was built by transformers {version} from the
+default config of its class, on the meta device, and loaded by llmir from the same config. *equal* means equal
+numbers of parameters. *not runnable* means that the class cannot run its own default config.
 
 {counts}
 
