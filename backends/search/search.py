@@ -49,7 +49,7 @@ from .trial import (
 
 # Replicas
 
-SLACK = 1.1  # by which closed forms may be off: simulated rates are 0.90 to 1.08 of theirs, docs/search.md
+SLACK = 1.1  # by which closed forms may be off: simulated rates are 0.90 to 1.08 of theirs, docs/plans.md
 RUNS = 40  # simulated runs that a search takes at least, about; a quarter of its settings is simulated too
 STAYS = 10  # requests of a run over those that are there at once, at least
 ROWS = 6  # structures that are simulated at least: the losers beside the first, as many as a screen shows
@@ -220,7 +220,7 @@ class Search:
         return max(1, ceil(self.traffic.stable_rate * SLACK**2 / rate))
 
     def _guess(self, number: int) -> int:
-        """Replicas that answer the rate within the limits, if closed forms are right (docs/search.md)."""
+        """Replicas that answer the rate within the limits, if closed forms are right (docs/plans.md)."""
         assert self._promising is not None
         return max(1, ceil(self.traffic.stable_rate / self._promised_rate(number, self._promising)))
 

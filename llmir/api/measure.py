@@ -45,7 +45,7 @@ def validate(
 ) -> Validation:
     """Rows measured elsewhere beside their predictions, with error statistics.
 
-    The CSV files are tables of kernels or of whole models (columns: docs/tables.md), or chat logs
+    The CSV files are tables of kernels or of whole models (docs/validate.md says which columns), or chat logs
     (`input_tokens, output_tokens`) of a `program` on `hw`, whose requests an `engine` ran in batches of
     `batch`, with times in a `unit` (s, ms or us) where their columns name none. `cost` is the cost model:
     `calibrated`, by the kernels of each row's engine, or `ideal`. `without` prices rows by what would be
