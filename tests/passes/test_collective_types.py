@@ -21,7 +21,8 @@ from tests.strategies import LOGITS, configs, degrees, wide
 from .test_quantize_results import CONFIG, EXPERTS
 
 Array = np.ndarray[Any, np.dtype[Any]]
-# By how much an element may move: of itself, and of the largest magnitude under its scale (docs/interpret.md).
+# By how much an element may move: of itself, and of the largest magnitude under its scale, as in
+# docs/interpret.md.
 MOVES = {
     "fp8": (1 / 16, 1 / 448 / 1024),
     "fp8_e5m2": (1 / 8, 1 / 57344 / 131072),
