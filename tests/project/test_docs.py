@@ -6,6 +6,7 @@ import re
 import shlex
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -96,6 +97,26 @@ def test_what_a_page_shows_is_what_the_commands_print(
         printed = [line.rstrip() for line in result.output.splitlines()]
         expected = [line for line in output.splitlines() if line not in ("...", "# exit 1")]
         assert [line for line in expected if line not in printed] == [], command
+
+
+def test_commands_in_pages_have_the_options_that_they_name() -> None:
+    context, wrong, number = click.Context(cli), [], 0
+    for page in [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]:
+        text = page.read_text("utf-8")
+        for command in re.findall(
+            r"`(llmir [a-z-]+ [^`]*-[^`]*)`|^    (llmir [a-z-]+ .*-.*)$", text, re.MULTILINE
+        ):
+            words = shlex.split("".join(command).replace("…", ""), comments=True)[1:]
+            found = cli.get_command(context, words[0])
+            if found is None or words[-1].startswith("--") or "|" in "".join(command):
+                continue  # a placeholder, or an option without its value
+            number += 1
+            try:
+                found.make_parser(context).parse_args(words[1:])
+            except click.UsageError as error:
+                wrong.append(f"{page.name}: {' '.join(words)}: {error.format_message()}")
+    assert number > 80
+    assert wrong == []
 
 
 def test_the_errors_in_the_readme_are_those_of_the_results() -> None:
