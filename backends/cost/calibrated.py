@@ -55,6 +55,7 @@ class FusedAttentionPart(OpTime):
 
     @property
     def sizes(self) -> tuple[Dim, ...]:
+        """The sizes that the time depends on."""
         both: Any = (self.own, self.fused)
         return tuple(size for price in both for size in price.sizes)
 
@@ -290,6 +291,7 @@ class FastestKernel(OpTime):
 
     @property
     def sizes(self) -> tuple[Dim, ...]:
+        """The sizes that the times of all kernels depend on."""
         return tuple(size for price in self.prices for size in price.sizes)
 
     @property

@@ -168,10 +168,12 @@ class FasterTime(OpTime):
 
     @property
     def apart(self) -> bool:  # type: ignore[override]  # a property in place of a field
+        """Whether sequences of several kinds in a step are evaluated separately."""
         return self.whole.apart
 
     @property
     def sizes(self) -> tuple[Size, ...]:
+        """The sizes that the time depends on."""
         return cast("tuple[Size, ...]", getattr(self.whole, "sizes", ()))
 
     @property

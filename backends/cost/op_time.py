@@ -94,6 +94,7 @@ class Roofline(OpTime):
 
     @property
     def sizes(self) -> tuple[Size, ...]:
+        """The amounts of work that the limits apply to."""
         return tuple(limit.amount for limit in self.limits)
 
     def times(self, at: Binding) -> list[Number]:

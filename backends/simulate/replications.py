@@ -94,6 +94,7 @@ class RateSeries(Figures, Result, PageExport):
 
     @property
     def notes(self) -> tuple[str, ...]:
+        """The notes of the first run."""
         return self.runs[0].notes
 
     def to_dict(self) -> dict[str, Any]:

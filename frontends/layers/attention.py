@@ -145,6 +145,7 @@ class Attention:
         return "_".join(filter(None, words))
 
     def build(self, blocks: Blocks, x: Value) -> Value:
+        """Add the attention to the program; return the summand for the hidden states."""
         b, wide, m = blocks.b, self.value_dim or self.head_dim, "m" if self.value_dim else "d"
         sizes = {"g": self.kv_heads, "r": self.heads // self.kv_heads, "d": self.head_dim}
         at = blocks.sized(**sizes, m=wide)

@@ -95,6 +95,7 @@ class AlternatingLayer:
 
     @property
     def mixer(self) -> Sublayer | None:
+        """The sublayer that mixes tokens, or None."""
         return self.layer.mixer
 
     @property
@@ -103,9 +104,11 @@ class AlternatingLayer:
 
     @property
     def kinds(self) -> tuple[str, ...]:
+        """The kinds of the sublayers."""
         return self.layer.kinds
 
     def build(self, blocks: Blocks, streams: Value) -> Value:
+        """Add the layer to the program; return all streams after the correction."""
         b, active = blocks.b, self.altup.active
         with b.block(_ALTERNATING_BLOCK):
             start = b.pick(streams, index=active, name="stream")
@@ -428,9 +431,11 @@ class Layer:
 
     @property
     def kinds(self) -> tuple[str, ...]:
+        """The kinds of the sublayers, in order; an empty text for a missing one."""
         return tuple(part.kind if part else "" for part in (self.shared, self.mixer, self.mlp))
 
     def build(self, blocks: Blocks, start: Value) -> Value:
+        """Add the layer to the program; return the hidden states after it."""
         total = self._through(blocks, start, self.streams) if self.streams else self.inner(blocks, start)
         return self.tail.build(blocks, total) if self.tail else total
 

@@ -51,6 +51,7 @@ class DeltaNet:
     gate: str = "silu"
 
     def build(self, blocks: Blocks, x: Value) -> Value:
+        """Add the linear attention to the program; return the summand for the hidden states."""
         sizes = {"g": self.key_heads, "r": self.value_heads // self.key_heads}
         sizes |= {"d": self.key_dim, "u": self.value_dim, "k": self.key_dim, "w": self.taps}
         at, b = blocks.sized(**sizes), blocks.b

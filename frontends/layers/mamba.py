@@ -34,6 +34,7 @@ class Mamba:
     module: str = "mixer"
 
     def build(self, blocks: Blocks, x: Value) -> Value:
+        """Add the scan to the program; return the summand for the hidden states."""
         at = blocks.sized(f=self.channels, n=self.state, k=self.rank, w=self.taps)
         b, module = blocks.b, self.module
         with b.block(self.block):
@@ -81,6 +82,7 @@ class Mamba2:
     out_bias: bool | None = None  # unlike `bias`
 
     def build(self, blocks: Blocks, x: Value) -> Value:
+        """Add the scan to the program; return the summand for the hidden states."""
         sizes = {"g": self.groups, "r": self.heads // self.groups, "d": self.head_dim, "n": self.state}
         at, b, module = blocks.sized(**sizes, w=self.taps), blocks.b, self.module
         wide = "g r d"
@@ -139,6 +141,7 @@ class ShortConv:
     module: str = "conv"
 
     def build(self, blocks: Blocks, x: Value) -> Value:
+        """Add the gated convolution to the program; return the summand for the hidden states."""
         at, b, module = blocks.sized(f=self.channels, w=self.taps), blocks.b, self.module
         with b.block(self.block):
             parts = dict.fromkeys(("b_proj", "c_proj", "x_proj"), "h f")
@@ -164,9 +167,11 @@ class ParallelMixers:
 
     @property
     def kind(self) -> str:
+        """The kinds of both mixers, joined."""
         return f"{self.one.kind}_{self.other.kind}"
 
     def build(self, blocks: Blocks, x: Value) -> Value:
+        """Add both mixers to the program; return the sum of their outputs."""
         found = []
         for mixer, into, out in ((self.one, 1.0, self.out[0]), (self.other, self.into, self.out[1])):
             with blocks.b.block(mixer.block):

@@ -49,6 +49,7 @@ class Mlp:
         return "sparse" if self.sparsity else "dense"
 
     def build(self, blocks: Blocks, x: Value) -> Value:
+        """Add the MLP to the program; return the summand for the hidden states."""
         b, at, own = blocks.b, blocks.sized(f=self.intermediate, a=1), self.prefix
         *gate, up, down = self.matrices
 
@@ -175,6 +176,7 @@ class Moe:
         return "hash_moe" if self.routing.table else "moe"
 
     def build(self, blocks: Blocks, x: Value) -> Value:
+        """Add the experts to the program; return the summand for the hidden states."""
         if not self.shared:
             return self._routed(blocks, x)
         b, always, routed = blocks.b, self.shared.build(blocks, x), self._routed(blocks, x)
@@ -264,6 +266,7 @@ class ParallelMlpMoe:
     norms: tuple[str, str, str]
 
     def build(self, blocks: Blocks, x: Value) -> Value:
+        """Add the MLP and the experts to the program; return the sum of their outputs."""
         before, after, behind = self.norms
         dense = self.mlp.build(blocks, blocks.norm(x, "post_norm", before))
         dense = blocks.norm(dense, "dense_norm", after)
