@@ -208,7 +208,7 @@ def main(path: str) -> None:
     lines["Whole runs of engines with a host on A100, H100 and B200, every metric but TTFT of servers"] = (
         where(nvidia, lambda r: r["engine"] in HOSTS, lambda r: not queued(r))
     )
-    lines["Not in that: static batch, MI250 by kernels of MI355X and A100"] = where(
+    lines["Not in that: static batch, MI250 by kernels of MI300X, MI355X and A100"] = where(
         ours, static("vllm", "MI250")
     )
     lines |= {f"… TTFT of servers: {name}": where(ours, of(engine, "ttft")) for engine, name in names.items()}
