@@ -62,6 +62,8 @@ def method(kind: type[Op]) -> str:
     stated = [*map(parameter, attributes), 'name: str = ""', "block: str | None = None"]
     head = call(f"def {kind.opcode}(", ["self", *operands, *marks, *stated], f") -> {gives(kind)}:", 4)
     values = f"({', '.join(kind.takes)}{',' if len(kind.takes) == 1 else ''})"
+    if len(values) + 13 > WIDTH:  # with the comma after it, 12 columns in
+        values = "\n".join(["(", *(f"        {name}," for name in kind.takes), "    )"])
     given = [f'"{kind.opcode}"', values, "name", "block", *(f"{f.name}={f.name}" for f in attributes)]
     body = call("return self._op(", given, ")", 8)
     return f"\n{indent(head, ' ' * 4)}\n{indent(docstring(kind), ' ' * 8)}\n{indent(body, ' ' * 8)}\n"

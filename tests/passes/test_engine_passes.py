@@ -107,7 +107,7 @@ def test_an_engine_s_file_is_what_it_says_now(tmp_path: Path) -> None:
     model = llmir.run(llmir.load("llama3.1-8b"), "fuse-attention")
     times = []
     for step_us in (100, 5000):
-        path.write_text(f"extend: vllm\nhost: {{step_us: {step_us}}}\n", "utf-8")
+        path.write_text(f"extend: vllm\nasync_host: {{step_us: {step_us}}}\n", "utf-8")
         times.append(
             llmir.analyze(
                 model, "h100-sxm", batch=1, new=1, context=99, estimation=llmir.Estimation(engine=str(path))

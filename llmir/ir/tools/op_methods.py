@@ -942,7 +942,20 @@ class OpMethods:
         """
         return self._op(
             "norm_rope_append_index",
-            (q, k, v, k_cache, v_cache, q_weight, k_weight, index_q, index_k, index_cache, index_q_weight, index_k_weight),
+            (
+                q,
+                k,
+                v,
+                k_cache,
+                v_cache,
+                q_weight,
+                k_weight,
+                index_q,
+                index_k,
+                index_cache,
+                index_q_weight,
+                index_k_weight,
+            ),
             name,
             block,
             theta=theta,
