@@ -69,6 +69,8 @@ bench-peers: $(READY) ## a new point beside AIConfigurator, which is installed i
 accuracy: $(READY) ## errors of whole models and of saturated servers, by the tables in MEASURED=../shared/measured
 	@$(RUN)/llmir validate $(wildcard $(addprefix $(MEASURED)/,e2e.csv e2e_recent.csv serving_2026.csv serving_2026_ttft.csv)) -o .accuracy.csv > /dev/null
 	@$(RUN)/python benchmarks/whole.py .accuracy.csv; rm -f .accuracy.csv
+	@$(RUN)/llmir validate $(wildcard $(addprefix $(MEASURED)/,gemm.csv gemm_amd.csv moe.csv moe_amd.csv collective.csv elementwise_recent.csv)) -o .accuracy.csv > /dev/null
+	@$(RUN)/python benchmarks/bars.py .accuracy.csv; rm -f .accuracy.csv
 	@$(RUN)/python benchmarks/saturation.py $(MEASURED)/e2e.csv
 	@$(RUN)/python benchmarks/traces.py $(MEASURED)/../traces
 
