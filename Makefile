@@ -82,6 +82,8 @@ accuracy: $(READY) ## errors of whole models and of saturated servers, by the ta
 	@$(RUN)/llmir validate $(wildcard $(addprefix $(MEASURED)/,e2e.csv e2e_recent.csv serving_2026.csv serving_2026_ttft.csv)) \
 	  --max-work 2h $(addprefix --without ,$(WITHOUT)) -o .accuracy.csv > /dev/null
 	@$(RUN)/python benchmarks/whole.py .accuracy.csv; rm -f .accuracy.csv
+	@$(RUN)/llmir validate $(wildcard $(addprefix $(MEASURED)/,gemm.csv gemm_amd.csv moe.csv moe_amd.csv collective.csv elementwise_recent.csv)) -o .accuracy.csv > /dev/null
+	@$(RUN)/python benchmarks/bars.py .accuracy.csv; rm -f .accuracy.csv
 	@$(RUN)/python benchmarks/saturation.py $(MEASURED)/e2e.csv
 	@$(RUN)/python benchmarks/traces.py $(MEASURED)/../traces
 

@@ -688,6 +688,10 @@ class Workload(Record, Result, PageExport):
         if graphs and 0 < (most := graphs.unstated(self.device, parallelism.tp)) < together:
             default = f"graphs of up to {most} sequences by default"
             notes.append(f"{runs} captures {default}; this estimate captures the batch of {together:,}")
+        largest = graphs.on(self.device, parallelism.tp).decodes if graphs and not graphs.default else 0
+        if graphs and 0 < largest < together and self.generate > 1:
+            eager = f"{runs} launches each kernel of a step with more than {largest:,.0f} sequences"
+            notes.append(f"{eager}; its graphs hold no more ({graphs.source})")
         length = self.length + self.generate - 1
         if isinstance(positions, int) and length > positions:
             images = f" + image tokens {self.program.image_tokens}" if self.images else ""

@@ -32,13 +32,13 @@ def token(device: str, **how: str) -> Report:
 def test_kernels_alone_decode_as_fast_as_the_rtx_3090_did() -> None:
     """And the roofline no slower: what the host adds on another machine is said, and not held."""
     step = token("rtx3090")
-    assert 1 / (step.time_s - sum(step.overhead.values())) == pytest.approx(RTX_3090, rel=0.02)
+    assert 1 / (step.time_s - sum(step.overhead.values())) == pytest.approx(RTX_3090, rel=0.03)
     assert 1 / step.time_s < RTX_3090 < 1 / step.ideal_time_s
 
 
 def test_the_host_holds_the_a100_below_the_rtx_3090() -> None:
     step = token("a100")
-    assert 1 / step.time_s == pytest.approx(A100, rel=0.03)
+    assert 1 / step.time_s == pytest.approx(A100, rel=0.04)
     assert A100 < RTX_3090
     assert step.overhead["launching_s"] > 0.3 * step.time_s
 
