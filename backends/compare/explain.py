@@ -29,6 +29,7 @@ from llmir.backends.work.network import CollectiveRoute, NetworkLimit
 from llmir.backends.work.rows import Basis, Limit, Row
 from llmir.base.array_namespace import SCALARS, Number
 from llmir.base.dataclass import dataclass
+from llmir.base.arguments import show_value
 from llmir.base.errors import InputError
 from llmir.base.formats import Result
 from llmir.base.names import suggest
@@ -374,7 +375,7 @@ def find_op(program: Program, name: str, rows: Iterable[str] = ()) -> Instance:
             raise InputError(f"{path}: of kind {opcode}, which takes no time; {known}")
     names = [*_short(ops), *rows]
     near = suggest(wanted, names) or f"; there are {_some(names)}"
-    raise InputError(f"unknown op {name!r}{near}")
+    raise InputError(f"unknown op {show_value(name)}{near}")
 
 
 def _short(ops: list[Instance]) -> list[str]:
