@@ -27,9 +27,9 @@ from llmir.backends.tape.python import TEXT
 from llmir.backends.tape.record import Function, Tape
 from llmir.backends.work.network import CollectiveRoute, NetworkLimit
 from llmir.backends.work.rows import Basis, Limit, Row
+from llmir.base.arguments import show_value
 from llmir.base.array_namespace import SCALARS, Number
 from llmir.base.dataclass import dataclass
-from llmir.base.arguments import show_value
 from llmir.base.errors import InputError
 from llmir.base.formats import Result
 from llmir.base.names import suggest
