@@ -68,8 +68,8 @@ fuzz-serve: $(READY) ## requests of all kinds to the server of pages (REQUESTS=1
 invariants: $(READY) ## random loads on simulated servers, each step of which is checked (LOADS=10000 SEED=0)
 	@$(RUN)/python -m tests.backends.simulate.invariants $(or $(LOADS),10000) --seed $(or $(SEED),0)
 
-mutants: $(READY) ## small changes to the code, of which the tests must notice 90% (TARGETS=dim N=60 SEED=1; N=0 for all)
-	@$(RUN)/python scripts/mutants.py $(TARGETS) --number $(or $(N),60) --seed $(or $(SEED),0)
+mutants: $(READY) ## small changes to the code, of which the tests must notice 90% (AREAS=ir N=60 SEED=1; N=0 for all)
+	@$(RUN)/python scripts/mutants.py $(AREAS) --number $(or $(N),60) --seed $(or $(SEED),0)
 
 bench: $(READY) ## how fast llmir itself is
 	@$(RUN)/python benchmarks/speed.py

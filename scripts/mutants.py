@@ -1,109 +1,133 @@
 """`make mutants`: small changes to the code, one at a time, and whether a test notices.
 
-A mutant is one module with one operator, constant, condition, return or statement changed. A process of its
-own imports it in place of the module and runs the tests of that module until the first that fails. What no
-test notices is printed as a diff: a test is missing, the code says more than it does, or the two are
-equivalent (`scripts/equivalent.yaml` says which, and why).
+A mutant is one module with one operator, constant, condition, return or statement changed; of a script of
+pages, one operator, constant or condition. An area is a set of modules and the tests of it. The tests run
+once on a copy of the code as it is, which says which of them run the lines of which mutant. Then each mutant
+stands in a copy, and the tests that run it go on until the first fails. What no test notices is printed as a
+diff: a test is missing, the code says more than it does, or the two are equivalent (`scripts/equivalent.yaml`
+says which, and why).
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
+import json
 import os
 import random
 import resource
+import shutil
 import signal
 import sys
+import tempfile
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
-from importlib.util import spec_from_loader
+from functools import partial
+from inspect import CO_OPTIMIZED
+from itertools import islice
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import CodeType, FrameType, FunctionType
+from typing import Any, NamedTuple
 
+import pytest
 import yaml
 from mutations import Mutant, mutants
 
 ROOT = Path(__file__).resolve().parents[1]
 EQUIVALENT = ROOT / "scripts" / "equivalent.yaml"
 GOAL = 0.9
-MEMORY = 4 << 30  # bytes
+MEMORY = 16 << 30  # bytes of addresses
+# Processor seconds: of one test and of all, while they are traced; of the tests of a mutant, untraced.
+LONGEST, ALL, ENOUGH = 3.0, 45.0, 8.0
+TURN = 6  # tests of a file, before those of the next
+SCRIPTS = ("price.js",)  # of pages, which tests run in node
+LEFT_OUT = (
+    ".git",
+    ".venv*",
+    ".hypothesis",
+    ".mypy_cache",
+    ".ruff_cache",
+    ".pytest_cache",
+    "node_modules",
+)
 
 
 @dataclass(frozen=True)
-class Target:
+class Area:
     """Modules that are judged together, by folder or file, and the tests that cover them."""
 
     name: str
     files: tuple[str, ...]
     tests: tuple[str, ...]
-    examples: int = 100  # of each property, at most
+    examples: int = 20  # of each property, at most
+    without: tuple[str, ...] = ()  # generated files, and lists of published sizes
 
 
-TARGETS = (
-    Target("dim", ("llmir/ir/sizes",), ("tests/ir/sizes/test_dim.py", "tests/ir/sizes/test_bindings.py")),
-    Target(
-        "equation",
-        ("llmir/ir/core/equation.py",),
-        ("tests/ir/core/test_equation.py", "tests/ir/core/test_layout.py"),
+AREAS = (
+    Area(
+        "ir",
+        ("llmir/ir/sizes", "llmir/ir/core", "llmir/ir/tools"),
+        ("tests/ir", "tests/passes/test_pairs.py", "tests/passes/test_shard_patterns.py"),
+        without=("llmir/ir/tools/op_methods.py",),
     ),
-    Target(
-        "shard",
-        ("passes/shard.py",),
+    Area(
+        "ops",
+        ("llmir/ir/ops",),
         (
-            "tests/passes/test_shard_patterns.py",
-            "tests/passes/test_no_effect_options.py",
-            "tests/passes/test_shard.py",
+            "tests/ir/ops",
+            "tests/ir/tools",
+            "tests/backends/interpret",
+            "tests/frontends/families/test_transformers.py",
         ),
-        15,
     ),
-    Target(
-        "liveness",
-        ("backends/memory/liveness.py",),
-        ("tests/backends/memory/test_liveness.py",),
+    Area("passes", ("passes",), ("tests/passes",)),
+    Area("frontends", ("frontends",), ("tests/frontends",), without=("frontends/models",)),
+    Area(
+        "step",
+        ("backends/step", "backends/request", "backends/memory", "backends/work"),
+        ("tests/backends/step", "tests/backends/request", "tests/backends/memory", "tests/backends/work"),
     ),
-    Target("network", ("backends/work/network.py",), ("tests/backends/work/test_network.py",)),
+    Area("simulate", ("backends/simulate",), ("tests/backends/simulate",)),
+    Area("search", ("backends/search",), ("tests/backends/search",)),
+    Area(
+        "page",
+        ("llmir/page_server", "backends/export/page"),
+        ("tests/page_server", "tests/backends/export/page"),
+    ),
 )
 
 
-class _Mutated(MetaPathFinder, Loader):
-    """Imports one module from a changed text."""
+Changes = list[tuple[FunctionType, CodeType]]  # functions, and the code that they have in a mutant
 
-    def __init__(self, mutant: Mutant) -> None:
-        parts = list(Path(mutant.file).with_suffix("").parts)
-        self.name = ".".join(parts if parts[0] == "llmir" else ["llmir", *parts]).removesuffix(".__init__")
-        self.package = mutant.file.endswith("__init__.py")
-        self.mutant = mutant
 
-    def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
-        """Of that module alone."""
-        if name != self.name:
-            return None
-        file = str(ROOT / self.mutant.file)
-        return spec_from_loader(name, self, origin=file, is_package=self.package)
+class Run(NamedTuple):
+    """A test: its seconds, and the lines, functions and files that it runs."""
 
-    def exec_module(self, module: ModuleType) -> None:
-        """Run the changed text."""
-        file = str(ROOT / self.mutant.file)
-        module.__file__ = file
-        if self.package:
-            module.__path__ = [str(Path(file).parent)]
-        exec(compile(self.mutant.source, file, "exec", dont_inherit=True), vars(module))
+    seconds: float
+    lines: frozenset[tuple[str, int]]
+    files: frozenset[str]
+
+
+# Tests in a process of their own
 
 
 class _Few:
     """A plugin of pytest: few examples of each property, the same each time, and none made small."""
 
-    def __init__(self, examples: int) -> None:
-        self.examples = examples
+    def __init__(self, examples: int, only: Sequence[str] | None = None) -> None:
+        self.examples, self.only = examples, only
 
-    def pytest_collection_modifyitems(self, items: Sequence[Any]) -> None:
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         """Before they run."""
         from hypothesis import Phase, settings
 
+        if self.only is not None:
+            place = {test: i for i, test in enumerate(self.only)}
+            items[:] = sorted((x for x in items if x.nodeid in place), key=lambda x: place[x.nodeid])
         name = "_hypothesis_internal_use_settings"
         for item in items:
             test = getattr(item, "obj", None)
@@ -118,24 +142,221 @@ class _Few:
                 setattr(getattr(test, "__func__", test), name, few)
 
 
-def run_tests(target: Target, mutant: Mutant | None, seconds: int | None) -> int:
-    """In a process of its own: pytest's exit code."""
-    import pytest
+class _TooLongError(BaseException):
+    """A test takes longer than the tests of mutants may."""
 
-    if mutant:
-        sys.meta_path.insert(0, _Mutated(mutant))
+
+class _Traced:
+    """A plugin of pytest: traces which lines of mutants, and which files, each test runs.
+
+    After that it tries each mutant that is within functions in a fork of this process, where the functions
+    have its code. What was computed before stays, so that only what a test notices there is certain.
+    """
+
+    def __init__(self, folder: Path, chosen: Sequence[Mutant], into: Path) -> None:
+        self.folder, self.chosen, self.killed = folder, chosen, list[int]()
+        self.forked = self.control = False
+        lines: dict[str, set[int]] = defaultdict(set)
+        for mutant in chosen:
+            lines[mutant.file].update(range(mutant.line, mutant.line + mutant.old.count("\n") + 1))
+        self.lines = {
+            str(folder / root / file): (file, frozenset(some))  # llmir/passes is a link to passes, and so on
+            for file, some in lines.items()
+            for root in ("", "llmir")
+        }
+        self.into, self.found = into, dict[str, tuple[float, list[tuple[str, int]], list[str]]]()
+        self.wrong: list[str] = []
+        self._end = time.process_time() + ALL
+        self._hit: set[tuple[str, int]] = set()
+        self._files: set[str] = set()
+        self._known: dict[CodeType, frozenset[int]] = {}
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        """Those that are not marked as slow go first, some of each file in turn."""
+        place: Counter[Path] = Counter()
+        order = {}
+        for item in items:
+            place[item.path] += 1
+            order[item.nodeid] = item.get_closest_marker("slow") is not None, place[item.path] // TURN
+        items.sort(key=lambda item: order[item.nodeid])
+
+    def pytest_runtest_protocol(self, item: Any, nextitem: Any) -> None:
+        """Before the fixtures of a test."""
+        if self.forked:
+            return
+        self._hit, self._files, self._fails = set(), set(), False
+        self._start = time.process_time()
+        left = self._end - self._start
+        signal.signal(signal.SIGPROF, self._stop)
+        signal.setitimer(signal.ITIMER_PROF, max(min(LONGEST, left), 0.01))
+        threading.settrace(self._call)
+        sys.settrace(self._call)
+
+    @staticmethod
+    def _stop(number: int, frame: object) -> None:
+        raise _TooLongError
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Whether it passes."""
+        if self.forked and report.failed:
+            if not self.control:
+                os._exit(1)
+            with self.into.open("a", encoding="utf-8") as failing:
+                failing.write(f"{report.nodeid}\n")
+        self._fails |= report.outcome != "passed"
+        if report.failed and "_TooLongError" not in str(report.longrepr):
+            self.wrong.append(report.nodeid)
+
+    def pytest_runtest_logfinish(self, nodeid: str, location: object) -> None:
+        """After them."""
+        if self.forked:
+            return
+        sys.settrace(None)
+        threading.settrace(None)  # type: ignore[arg-type]
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        seconds = time.process_time() - self._start
+        if not self._fails:
+            self.found[nodeid] = seconds, sorted(self._hit), sorted(self._files)
+
+    # Before pytest removes its folders.
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: Any) -> None:
+        """At the end."""
+        items = {item.nodeid: item for item in session.items}
+        runs = runs_of(self.found)
+        tests = [tests_of(mutant, runs) for mutant in self.chosen if not self.wrong]
+        failing = self._control(session, [items[x] for x in dict.fromkeys(x for some in tests for x in some)])
+        for i, some in enumerate(tests):
+            changes = changed_functions(self.chosen[i], self.folder)
+            good = [test for test in some if test not in failing]
+            if good and changes:
+                limit = 4 * sum(runs[test].seconds for test in good) + 10
+                work = partial(self._try, session, changes, [items[test] for test in good], limit)
+                if _status(started(work), 4 * limit):
+                    self.killed.append(i)
+        self.into.write_text(json.dumps([self.wrong, self.found, self.killed]), encoding="utf-8")
+
+    def _control(self, session: Any, items: list[Any]) -> set[str]:
+        """Those that fail in a fork of the code as it is, and say nothing of mutants there."""
+        self.into.write_text("", encoding="utf-8")
+        self.control = True
+        pid = started(partial(self._try, session, [], items, 10 * ALL))
+        self.control = False
+        if _status(pid, 40 * ALL):
+            return {item.nodeid for item in items}
+        return {*self.into.read_text(encoding="utf-8").splitlines()}
+
+    def _try(self, session: Any, changes: Changes, items: list[Any], limit: float) -> int:
+        """In a fork: tests until the first that fails."""
+        self.forked = True
+        resource.setrlimit(resource.RLIMIT_CPU, (int(limit), int(limit) + 1))
+        for function, code in changes:
+            function.__code__ = code
+        for item, after in zip(items, [*items[1:], None], strict=True):
+            session.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
+        return 0
+
+    def _call(self, frame: FrameType, event: str, argument: object) -> Any:
+        code = frame.f_code
+        if (some := self._known.get(code)) is None:
+            file, lines = self.lines.get(code.co_filename, ("", frozenset()))
+            last = max((line for _, _, line in code.co_lines() if line), default=0)
+            some = frozenset(line for line in lines if code.co_firstlineno <= line <= last)
+            self._known[code] = some
+        if code.co_filename in self.lines:
+            file = self.lines[code.co_filename][0]
+            self._files.add(file)
+            if some and not all((file, line) in self._hit for line in some):
+                return self._line
+        return None
+
+    def _line(self, frame: FrameType, event: str, argument: object) -> Any:
+        if event == "line" and frame.f_lineno in self._known[frame.f_code]:
+            self._hit.add((self.lines[frame.f_code.co_filename][0], frame.f_lineno))
+        return self._line
+
+
+def changed_functions(mutant: Mutant, folder: Path) -> Changes:
+    """The functions in memory that a mutant changes, with their new code; none where it runs on import."""
+    if not mutant.file.endswith(".py"):
+        return []
+    path = folder / mutant.file
+    before = compile(path.read_text(encoding="utf-8"), str(path), "exec", dont_inherit=True)
+    after = compile(mutant.source, str(path), "exec", dont_inherit=True)
+    new: dict[tuple[str, int], CodeType] = {}
+    if not _pairs(before, after, new):
+        return []
+    found: Changes = []
+    for each in gc.get_objects():
+        if isinstance(each, FunctionType):
+            code = each.__code__
+            key = code.co_qualname, code.co_firstlineno
+            if key in new and code.co_filename.endswith(mutant.file):
+                found.append((each, new[key].replace(co_filename=code.co_filename)))
+    return found
+
+
+def _pairs(before: CodeType, after: CodeType, into: dict[tuple[str, int], CodeType]) -> bool:
+    """Whether two codes of a module or a class differ in functions alone, which are noted by their places."""
+    same = before.co_code == after.co_code and len(before.co_consts) == len(after.co_consts)
+    if not same or before.co_names != after.co_names:
+        return False
+    for one, two in zip(before.co_consts, after.co_consts, strict=True):
+        if not isinstance(one, CodeType):
+            if repr(one) != repr(two):
+                return False
+        elif one.co_flags & CO_OPTIMIZED:  # a function
+            if one.co_freevars != two.co_freevars:
+                return False
+            into[one.co_qualname, one.co_firstlineno] = two
+        elif not _pairs(one, two, into):
+            return False
+    return True
+
+
+def run_tests(
+    folder: Path, files: Sequence[str], plugins: list[Any], seconds: float | None, first: bool
+) -> int:
+    """In a process of its own, in a copy of the project: pytest's exit code."""
+    os.chdir(folder)
+    os.setpgid(0, 0)
+    parent = os.getppid()
+    threading.Thread(target=_follow, args=(parent,), daemon=True).start()
+    sys.path[:] = [str(folder), *(path for path in sys.path if Path(path).resolve() != ROOT)]
+    os.environ["PYTHONPATH"] = str(folder)
     if seconds:
-        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+        sys.dont_write_bytecode = True
+        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+        resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds) + 1))
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    quiet = os.open(os.devnull, os.O_WRONLY)
-    if mutant or not os.environ.get("SHOW"):
+    if not os.environ.get("SHOW"):
+        quiet = os.open(os.devnull, os.O_WRONLY)
         os.dup2(quiet, 1)
         os.dup2(quiet, 2)
     off = [x for name in ("randomly", "xdist", "cacheprovider", "faulthandler") for x in ("-p", f"no:{name}")]
-    options = ["-x", "-q", "-o", "addopts=", "--tb=no", "--rootdir", str(ROOT), "-k", "not measured", *off]
-    return int(
-        pytest.main([*options, *(str(ROOT / t) for t in target.tests)], plugins=[_Few(target.examples)])
-    )
+    options = ["-q", "-o", "addopts=", "--tb=line", "--rootdir", str(folder), "-k", "not measured", *off]
+    if first:
+        options.append("-x")
+    return int(pytest.main([*options, *(str(folder / t) for t in files)], plugins=plugins))
+
+
+def _follow(parent: int) -> None:
+    """Ends this process and what it has started when its parent has ended."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os.killpg(0, signal.SIGKILL)
+
+
+def _status(pid: int, seconds: float) -> int:
+    """How a child ends, which has so much time."""
+    end = time.monotonic() + seconds
+    while True:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            return status
+        if time.monotonic() > end:
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(0.005)
 
 
 def started(work: Callable[[], int]) -> int:
@@ -150,38 +371,107 @@ def started(work: Callable[[], int]) -> int:
     return pid
 
 
-def clean(target: Target) -> float:
-    """The processor seconds of its tests on the code as it is, which they must accept."""
-    before = time.monotonic()
-    pid = started(lambda: run_tests(target, None, None))
-    _, status, used = os.wait4(pid, 0)
-    if status:
-        raise SystemExit(f"{target.name}: {' '.join(target.tests)} fail on the code as it is")
-    seconds = used.ru_utime + used.ru_stime
-    print(f"{target.name:9} tests take {seconds:4.1f} s ({time.monotonic() - before:.1f} s)", flush=True)
-    return seconds
+def copies(folder: Path, of: Path, count: int) -> list[Path]:
+    """Copies of the project, in which mutants stand, with what Python has compiled."""
+    found = []
+    for number in range(count):
+        into = Path(tempfile.mkdtemp(dir=folder)) / str(number)
+        shutil.copytree(of, into, symlinks=True, ignore=shutil.ignore_patterns(*LEFT_OUT))
+        found.append(into)
+    return found
 
 
-def survivors(target: Target, chosen: Sequence[Mutant], limit: int, jobs: int) -> list[Mutant]:
-    """Those that no test of the target notices, within so many processor seconds."""
-    queue, running, found = list(reversed(chosen)), {}, []
+def traced(area: Area, chosen: Sequence[Mutant], folder: Path) -> tuple[dict[str, Run], list[Mutant]]:
+    """The tests that pass on the code as it is, and what each runs; and the mutants that may survive."""
+    into = folder / "runs.json"
+    plugin = _Traced(folder, chosen, into)
+    pid = started(lambda: run_tests(folder, area.tests, [_Few(area.examples), plugin], None, False))
+    _, status = os.waitpid(pid, 0)
+    if not into.exists():
+        raise SystemExit(f"{area.name}: {' '.join(area.tests)} cannot run, with the status {status}")
+    wrong, found, killed = json.loads(into.read_text(encoding="utf-8"))
+    if wrong:
+        raise SystemExit(f"{area.name}: {' '.join(wrong[:5])} fail on the code as it is")
+    return runs_of(found), [mutant for i, mutant in enumerate(chosen) if i not in killed]
+
+
+def runs_of(found: Mapping[str, Any]) -> dict[str, Run]:
+    """Tests, as JSON has them."""
+    return {
+        test: Run(seconds, frozenset((file, line) for file, line in hit), frozenset(files))
+        for test, (seconds, hit, files) in found.items()
+    }
+
+
+def tests_of(mutant: Mutant, runs: Mapping[str, Run]) -> list[str]:
+    """The tests of a mutant, quick ones first, as many as `ENOUGH` seconds hold.
+
+    Those are the tests that run one of its lines. A line that runs on import, and a script of pages, has
+    those that run something of the file, or of the area.
+    """
+    own = {(mutant.file, mutant.line + i) for i in range(mutant.old.count("\n") + 1)}
+    quick = sorted(runs, key=lambda test: runs[test].seconds)
+    some = [test for test in quick if own & runs[test].lines]
+    if not some:
+        some = [test for test in quick if mutant.file in runs[test].files]
+    if not some and not mutant.file.endswith(".py"):
+        some = [test for test in quick if "/page/" in test]
+    found, seconds = [], 0.0
+    for test in some:
+        seconds += runs[test].seconds
+        if found and seconds > ENOUGH:
+            break
+        found.append(test)
+    return found
+
+
+def survivors(
+    area: Area, chosen: Sequence[Mutant], runs: Mapping[str, Run], folders: Sequence[Path]
+) -> Iterator[tuple[Mutant, str]]:
+    """Those that no test of the area notices, each with why; as many at once as there are copies."""
+    queue = list(reversed(chosen))
+    free = list(folders)
+    running: dict[int, tuple[Mutant, Path, float, int]] = {}
     while queue or running:
-        while queue and len(running) < jobs:
+        while queue and free:
             mutant = queue.pop()
-            pid = started(lambda m=mutant: run_tests(target, m, limit))  # type: ignore[misc]
-            running[pid] = mutant, time.monotonic() + 10 * limit
-        pid, status = os.waitpid(-1, os.WNOHANG)
+            tests = tests_of(mutant, runs)
+            if not tests:
+                yield mutant, "no test runs it"
+                continue
+            folder = free.pop()
+            put(folder, mutant.file, mutant.source)
+            seconds = sum(runs[test].seconds for test in tests)
+            limit = 4 * seconds + 20
+            files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
+            few = _Few(area.examples, tests)
+            work = partial(run_tests, folder, files, [few], limit, True)
+            running[started(work)] = mutant, folder, time.monotonic() + 8 * limit, len(tests)
+        pid, status = os.waitpid(-1, os.WNOHANG) if running else (0, 0)
         if pid:
-            mutant, _ = running.pop(pid)
-            if status == 0:
-                found.append(mutant)
-                print(f"survives: {mutant}", flush=True)
+            mutant, folder, _, count = running.pop(pid)
+            with suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)  # what its tests have started
+            put(folder, mutant.file, (ROOT / mutant.file).read_text(encoding="utf-8"))
+            free.append(folder)
+            if status == 0 or os.waitstatus_to_exitcode(status) == 5:
+                yield mutant, f"{count} tests pass"
             continue
-        for pid, (_, end) in running.items():
+        for pid, (_, _, end, _) in running.items():
             if time.monotonic() > end:  # asleep, and so beyond any limit of processor time
                 os.kill(pid, signal.SIGKILL)
-        time.sleep(0.005)
-    return found
+        time.sleep(0.01)
+
+
+def put(folder: Path, file: str, text: str) -> None:
+    """Writes a module of a copy, and removes what Python has compiled of it."""
+    path = folder / file
+    path.write_text(text, encoding="utf-8")
+    for compiled in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
+        compiled.unlink()
+
+
+# Areas
 
 
 def equivalent() -> dict[tuple[str, str, str], str]:
@@ -194,54 +484,67 @@ def equivalent() -> dict[tuple[str, str, str], str]:
     }
 
 
+def judged(area: Area, number: int, seed: int) -> tuple[list[Mutant], int]:
+    """Mutants of an area that are not listed as equivalent, drawn by the seed, and how many there are."""
+    known = equivalent()
+    every = [m for file in files_of(area) for m in mutants(file, ROOT) if m.key not in known]
+    chance = random.Random(f"{seed} {area.name}")
+    chance.shuffle(every)
+    chosen = list(islice((m for m in every if m.runs), number or None))
+    return sorted(chosen, key=lambda m: (m.file, m.line)), len(every)
+
+
+def judge(area: Area, number: int, seed: int, jobs: int, folder: Path) -> tuple[float, str]:
+    """The share of mutants that tests notice, and the line that says so."""
+    start = time.monotonic()
+    chosen, every = judged(area, number, seed)
+    (first,) = copies(folder, ROOT, 1)
+    runs, rest = traced(area, chosen, first)
+    folders = [first, *copies(folder, first, jobs - 1)]
+    spent = sum(run.seconds for run in runs.values())
+    print(f"{area.name:9} {len(runs):,} tests take {spent:.0f} s of processor time, traced", flush=True)
+    print(f"{area.name:9} {len(chosen) - len(rest)} of {len(chosen)} killed in forks", flush=True)
+    left = 0
+    for mutant, why in survivors(area, rest, runs, folders):
+        left += 1
+        print(f"survives, {why}: {mutant}", flush=True)
+    share = 1 - left / len(chosen) if chosen and runs else 0.0  # who tests nothing kills nothing
+    took = f"{every:,} in all; {time.monotonic() - start:.0f} s"
+    line = f"{area.name:9} {len(chosen) - left} of {len(chosen)} killed, {100 * share:.0f}% ({took})"
+    print(line, flush=True)
+    return share, line
+
+
+def files_of(area: Area) -> list[Path]:
+    """The modules of an area, and its scripts of pages that node can run."""
+    found = [ROOT / name for name in area.files]
+    every = [f for path in found for f in ([path] if path.is_file() else sorted(path.rglob("*.py")))]
+    every += [path / name for path in found for name in SCRIPTS if (path / name).is_file()]
+    left_out = [ROOT / name for name in area.without]
+    return [f for f in every if not any(f == path or path in f.parents for path in left_out)]
+
+
 def main() -> int:
-    """0 where each target has its share killed."""
+    """0 where each area has its share killed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("targets", nargs="*", help=f"of {', '.join(t.name for t in TARGETS)}; all by default")
-    parser.add_argument("--number", type=int, default=60, help="mutants of each target, 0 for all")
+    parser.add_argument("areas", nargs="*", help=f"of {', '.join(a.name for a in AREAS)}; all by default")
+    parser.add_argument("--number", type=int, default=60, help="mutants of each area, 0 for all")
     parser.add_argument("--seed", type=int, default=0, help="which of them")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     asked = parser.parse_args()
-    os.chdir(ROOT)
-    sys.path.insert(0, str(ROOT))
+    if unknown := set(asked.areas) - {area.name for area in AREAS}:
+        parser.error(
+            f"unknown area {', '.join(sorted(unknown))}; there are {', '.join(a.name for a in AREAS)}"
+        )
     os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
     _import_libraries()
-    known, worst = equivalent(), 1.0
-    lines, stale = [], set(known)
-    for target in TARGETS:
-        if asked.targets and target.name not in asked.targets:
-            continue
-        every = [m for file in _files(target) for m in mutants(file, ROOT)]
-        stale -= {m.key for m in every}
-        judged = [m for m in every if m.key not in known]
-        chance = random.Random(f"{asked.seed} {target.name}")
-        number = min(asked.number or len(judged), len(judged))
-        chosen = sorted(chance.sample(judged, number), key=lambda m: (m.file, m.line))
-        limit = int(4 * clean(target)) + 5
-        start = time.monotonic()
-        left = survivors(target, chosen, limit, asked.jobs)
-        share = 1 - len(left) / max(1, number)
-        worst = min(worst, share)
-        of = f"{len(every)} in all, {len(every) - len(judged)} of them equivalent"
-        took = f"{time.monotonic() - start:.0f} s"
-        lines.append(
-            f"{target.name:9} {number - len(left)} of {number} killed, {100 * share:.0f}% ({of}; {took})"
-        )
-        print(lines[-1], flush=True)
-    print("\n".join(["", *lines]))
-    if stale and not asked.targets:
-        print(
-            "\n".join(
-                ["listed as equivalent, and no mutants any more:", *(" | ".join(k) for k in sorted(stale))]
-            )
-        )
-        return 1
-    return int(worst < GOAL)
-
-
-def _files(target: Target) -> list[Path]:
-    found = [ROOT / name for name in target.files]
-    return [f for path in found for f in (sorted(path.rglob("*.py")) if path.is_dir() else [path])]
+    results = []
+    with tempfile.TemporaryDirectory(prefix="llmir-mutants-") as folder:
+        for area in AREAS:
+            if not asked.areas or area.name in asked.areas:
+                results.append(judge(area, asked.number, asked.seed, asked.jobs, Path(folder)))
+    print("\n".join(["", *(line for _, line in results)]))
+    return int(min(share for share, _ in results) < GOAL)
 
 
 def _import_libraries() -> None:
@@ -250,9 +553,8 @@ def _import_libraries() -> None:
     import hypothesis.strategies
     import networkx
     import numpy
-    import pytest
 
-    assert click and hypothesis and networkx and numpy and pytest
+    assert click and hypothesis and networkx and numpy
 
 
 if __name__ == "__main__":

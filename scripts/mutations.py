@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import copy
+import re
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +48,7 @@ def _expressions(node: ast.expr) -> Iterator[ast.expr]:
                     new = copy.deepcopy(node)
                     new.ops[i] = other()
                     yield new
-        case ast.BinOp(left=left, op=op, right=right):
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
             yield ast.BinOp(left, _ARITHMETIC[type(op)](), right)
         case ast.BoolOp(op=op, values=values):
             yield ast.BoolOp(ast.Or() if isinstance(op, ast.And) else ast.And(), values)
@@ -100,13 +102,32 @@ def _is_none(node: ast.expr) -> bool:
 
 @dataclass(frozen=True)
 class Mutant:
-    """A module's text with one change, and the lines that it changes."""
+    """A module with one change: `text` from `start` to `end`; and the lines that it changes."""
 
+    root: Path
     file: str
     line: int
     old: str
     new: str
-    source: str
+    start: int
+    end: int
+    text: str
+
+    @property
+    def source(self) -> str:
+        """The text of the module with the change."""
+        source = (self.root / self.file).read_text(encoding="utf-8")
+        return source[: self.start] + self.text + source[self.end :]
+
+    @property
+    def runs(self) -> bool:
+        """Whether Python compiles it; scripts of pages always run."""
+        try:
+            if self.file.endswith(".py"):
+                compile(self.source, self.file, "exec", dont_inherit=True)
+        except SyntaxError:
+            return False
+        return True
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -130,16 +151,45 @@ def mutants(file: Path, root: Path) -> Iterator[Mutant]:
     def offset(line: int, column: int) -> int:
         return starts[line - 1] + len(lines[line - 1].encode()[:column].decode())
 
-    for node, text in _changes(ast.parse(source)):
-        start, end = offset(node.lineno, node.col_offset), offset(node.end_lineno, node.end_col_offset)
-        changed = source[:start] + text + source[end:]
-        first, last = starts[node.lineno - 1], starts[node.end_lineno]
-        old, new = source[first:last], changed[first : last + len(changed) - len(source)]
-        try:
-            compile(changed, str(file), "exec", dont_inherit=True)
-        except SyntaxError:
-            continue
-        yield Mutant(str(file.relative_to(root)), node.lineno, old.rstrip(), new.rstrip(), changed)
+    def spans() -> Iterator[tuple[int, int, str]]:
+        if file.suffix == ".js":
+            yield from _script_changes(source)
+            return
+        for node, text in _changes(ast.parse(source)):
+            yield (
+                offset(node.lineno, node.col_offset),
+                offset(node.end_lineno, node.end_col_offset),
+                text,
+            )
+
+    for start, end, text in spans():
+        top, bottom = bisect_right(starts, start) - 1, bisect_right(starts, end - 1)
+        first, last = starts[top], starts[bottom]
+        old, new = source[first:last], source[first:start] + text + source[end:last]
+        name = str(file.relative_to(root))
+        yield Mutant(root, name, top + 1, old.rstrip(), new.rstrip(), start, end, text)
+
+
+# A string, template, comment or regular expression of a script, which stays; or what is changed.
+_TOKEN = re.compile(
+    r"""(?P<kept>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|`(?:\\.|[^`\\])*`|//[^\n]*|/\*.*?\*/|=>|\?\.|(?<=[(,=:])\s*/(?![/*])(?:\\.|[^/\\\n])+/)"""
+    r"""|(?P<changed>===|!==|<=|>=|&&|\|\||\?\?|(?<=\s)[<>+\-*/](?=\s)|\b(?:true|false|min|max|some|every)\b(?!\s*:)|(?<![\w.])\d+(?:\.\d+)?(?:e-?\d+)?(?![\w.]))""",
+    re.DOTALL,
+)
+_SCRIPT = {
+    **{"===": "!==", "!==": "===", "<=": "<", ">=": ">", "<": "<=", ">": ">=", "&&": "||", "||": "&&"},
+    **{"??": "&&", "+": "-", "-": "+", "*": "+", "/": "*", "true": "false", "false": "true"},
+    **{"min": "max", "max": "min", "some": "every", "every": "some"},
+}
+
+
+def _script_changes(source: str) -> Iterator[tuple[int, int, str]]:
+    """Operators, constants and conditions of a script of pages, in JavaScript, but not what it imports."""
+    for found in _TOKEN.finditer(source):
+        if word := found["changed"]:
+            line = source[source.rfind("\n", 0, found.start()) + 1 : found.end()]
+            if not line.lstrip().startswith(("import ", "export const {", "const { floor")):
+                yield found.start(), found.end(), _SCRIPT.get(word) or f"({word} + 1)"
 
 
 def _changes(node: ast.AST) -> Iterator[tuple[Any, str]]:

@@ -28,6 +28,7 @@ from llmir.backends.tape.python import TEXT
 from llmir.backends.tape.record import Function, Tape
 from llmir.backends.work.network import CollectiveRoute, NetworkLimit
 from llmir.backends.work.rows import Basis, Limit, Row
+from llmir.base.arguments import show_value
 from llmir.base.array_namespace import SCALARS, Number
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import InputError
@@ -377,7 +378,7 @@ def find_op(program: Program, name: str, rows: Iterable[str] = ()) -> Instance:
             raise InputError(f"{path}: of kind {opcode}, which takes no time; {known}")
     names = [*_short(ops), *rows]
     near = suggest(wanted, names) or f"; there are {_some(names)}"
-    raise InputError(f"unknown op {name!r}{near}")
+    raise InputError(f"unknown op {show_value(name)}{near}")
 
 
 def _short(ops: list[Instance]) -> list[str]:

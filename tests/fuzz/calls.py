@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import suppress
 
 from .reader import reader
@@ -34,6 +35,7 @@ def read_call(data: bytes) -> None:
         value = values[data[place + 1] % len(values)]
         if not passed_over(name, argument, value):
             named[argument] = value
+    warnings.simplefilter("ignore", RuntimeWarning)  # numpy's, of prices such as 1e308 s
     found = call(**named)
     if type(found).__module__.startswith("llmir."):
         with suppress(OddError):  # of a caller's own value, which the result holds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -50,9 +51,74 @@ def test_each_kind_of_change_is_made(script: ModuleType, tmp_path: Path) -> None
     ]
 
 
+def test_a_change_of_a_script_leaves_its_strings_and_comments(script: ModuleType, tmp_path: Path) -> None:
+    file = tmp_path / "part.js"
+    file.write_text('const f = (a) => a >= 1 && a.b !== "x >= 1"; // a && b\n', encoding="utf-8")
+    assert [m.new for m in script.mutants(file, tmp_path)] == [
+        'const f = (a) => a > 1 && a.b !== "x >= 1"; // a && b',
+        'const f = (a) => a >= (1 + 1) && a.b !== "x >= 1"; // a && b',
+        'const f = (a) => a >= 1 || a.b !== "x >= 1"; // a && b',
+        'const f = (a) => a >= 1 && a.b === "x >= 1"; // a && b',
+    ]
+
+
+def test_a_mutant_has_the_tests_that_run_its_line(script: ModuleType, tmp_path: Path) -> None:
+    """Quick ones first, no more than there is time for; else those that run something of its file."""
+    file = tmp_path / "part.py"
+    file.write_text("x = 1\n\n\ndef f(a):\n    return a + 1\n", encoding="utf-8")
+    module, *_, inside = script.mutants(file, tmp_path)
+    runs = {
+        "slow": script.Run(2.0, frozenset({("part.py", 5)}), frozenset({"part.py"})),
+        "long": script.Run(script.ENOUGH, frozenset({("part.py", 5)}), frozenset({"part.py"})),
+        "quick": script.Run(1.0, frozenset({("part.py", 4)}), frozenset({"part.py"})),
+        "other": script.Run(0.1, frozenset(), frozenset({"other.py"})),
+    }
+    assert script.tests_of(inside, runs) == ["slow"]
+    assert script.tests_of(module, runs) == ["quick", "slow"]
+    assert script.tests_of(module, {"other": runs["other"]}) == []
+
+
+def test_only_functions_that_a_mutant_changes_are_changed_in_memory(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "mutated_part.py"
+    file.write_text("x = 1\n\n\ndef f(a):\n    return a + x\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    part = import_module("mutated_part")
+    module, *inside = script.mutants(file, tmp_path)
+    assert module.line == 1
+    assert not script.changed_functions(module, tmp_path)
+    minus = next(m for m in inside if "a - x" in m.new)
+    ((function, code),) = script.changed_functions(minus, tmp_path)
+    assert function is part.f
+    before, function.__code__ = function.__code__, code
+    assert part.f(5) == 4
+    function.__code__ = before
+
+
+def test_who_tests_nothing_fails(script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An area without mutants, and one without tests."""
+    monkeypatch.setattr(script, "copies", lambda *_: [tmp_path])
+    monkeypatch.setattr(script, "traced", lambda area, chosen, folder: ({}, list(chosen)))
+    for files in ((), ("passes/route.py",)):
+        share, line = script.judge(script.Area("none", files, ()), 3, 0, 1, tmp_path)
+        assert share == 0
+        assert "0 of" in line
+
+
+def test_each_area_has_modules_and_tests(script: ModuleType) -> None:
+    assert [area.name for area in script.AREAS] == [
+        *("ir", "ops", "passes", "frontends", "step", "simulate", "search", "page")
+    ]
+    for area in script.AREAS:
+        assert len(script.files_of(area)) > 5
+        assert all((ROOT / test).exists() for test in area.tests)
+
+
 @pytest.mark.slow
 def test_what_is_listed_as_equivalent_is_a_mutant_with_a_reason(script: ModuleType) -> None:
-    made = {m.key for t in script.TARGETS for file in script._files(t) for m in script.mutants(file, ROOT)}
+    files = {file for area in script.AREAS for file in script.files_of(area)}
+    made = {m.key for file in files for m in script.mutants(file, ROOT)}
     listed = script.equivalent()
     assert listed
     assert not set(listed) - made

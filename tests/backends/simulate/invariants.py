@@ -130,8 +130,8 @@ class AuditedServer(Server):
         self.late_ones: set[int] = set()
         self.counts: Counter[str] = Counter()
         self.spans: list[tuple[float, int]] = []  # the start of each step, and the requests inside
-        self.comes_s: list[float] = []
-        self.leaves_s: list[float] = []
+        self.comes_s: list[tuple[int, float]] = []  # the number of steps so far, and a time
+        self.leaves_s: list[tuple[int, float]] = []
         self.over_s = 0.0
 
     def come(self, request: int, time_s: float) -> None:
@@ -140,7 +140,7 @@ class AuditedServer(Server):
         assert time_s >= self.course.arrival_s[request], "it came before it arrived"
         super().come(request, time_s)
         self.inside[request] = time_s
-        self.comes_s.append(time_s)
+        self.comes_s.append((len(self.spans), time_s))
         if request in self.late:
             self.late_ones.add(request)
 
@@ -168,7 +168,7 @@ class AuditedServer(Server):
     def _leaves(self, request: int) -> None:
         assert self.course.end_s[request] == FOREVER, "it ended twice"
         assert self.now >= self.inside.pop(request), "it ends before it comes"
-        self.leaves_s.append(self.now)
+        self.leaves_s.append((len(self.spans), self.now))
 
     def _give_up(self) -> None:
         answered = self.answered
@@ -176,7 +176,7 @@ class AuditedServer(Server):
         def leave(request: int) -> None:
             assert self.over(request, self.now), "it is given up too early"
             del self.inside[request]
-            self.leaves_s.append(self.now)
+            self.leaves_s.append((len(self.spans), self.now))
             if answered:
                 answered(request)
 
@@ -279,17 +279,18 @@ class AuditedServer(Server):
         left(self)
         if not self.comes_s:
             return
-        comes, leaves = np.array(self.comes_s), np.array(self.leaves_s)
+        comes, leaves = (np.array([time_s for _, time_s in x]) for x in (self.comes_s, self.leaves_s))
         starts = np.array([comes.min() - 1, *(start for start, _ in self.spans)])
         inside = np.array([0, *(count for _, count in self.spans)])
         assert (np.diff(starts) >= 0).all(), "steps are out of order"
         ends = np.append(starts[1:], max(starts[-1], leaves.max(), comes.max()))
 
-        def rest(times: Array) -> float:
-            """Of those who come or leave between two starts, the time until the second."""
-            return float((ends[np.searchsorted(starts, times, side="left") - 1] - times).sum())
+        def rest(times: list[tuple[int, float]]) -> float:
+            """Of those who come or leave after a step began, the time until the next begins."""
+            assert all(starts[step] <= time_s for step, time_s in times), "a step began without a request"
+            return float(sum(ends[step] - time_s for step, time_s in times))
 
-        area = float(inside @ (ends - starts)) + rest(comes) - rest(leaves)
+        area = float(inside @ (ends - starts)) + rest(self.comes_s) - rest(self.leaves_s)
         assert area == pytest.approx(float(leaves.sum() - comes.sum()), rel=1e-9, abs=1e-9), "Little's law"
 
 
@@ -460,7 +461,9 @@ def run(loads: int, first: int = 0) -> tuple[Counter[str], Counter[str]]:
         each()
         number += 1
         if number % 10 == 0:
-            print(f"{tried.total():,} loads, {time.monotonic() - start:.0f} s", flush=True)
+            share = preempted.total() / tried.total()
+            took = f"{time.monotonic() - start:.0f} s"
+            print(f"{tried.total():,} loads, {100 * share:.0f}% preempted, {took}", flush=True)
     return tried, preempted
 
 
