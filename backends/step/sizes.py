@@ -135,7 +135,7 @@ def step_phase(program: Program, new: Sequence[Number]) -> str:
     if phases == {"decode"}:
         return "decode"
     if program.splits and "mixed" in phases:
-        fact = "one new token and more are of two phases here"
+        fact = "one and several new tokens belong to different phases"
         raise InputError(f"new: a grid of {fact}; ask for each alone, or say phase=")
     return "prefill"
 
