@@ -138,7 +138,7 @@ class AllReduce(Collective):
     def moved(self, x: Tensor) -> Tensor:
         """A whole sum on every rank. Integers without scales are added as in NCCL, even if they overflow."""
         if x.dtype.low and x.dtype != INT8:
-            raise VerifyError(f"{x} is too narrow to add in")
+            raise VerifyError(f"{x} has too low a precision for a sum")
         return x.laid(x.placements, summed(x, self.over), x.tokens)
 
     def wire(self, payload: Size, ranks: int) -> Size:
