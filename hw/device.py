@@ -139,7 +139,7 @@ class Device(Record):
         """
         known = {n: link for n, link in self.links.items() if n == "pcie" or link.ranks == 1}
         if not known:
-            raise HardwareError(f"{self.name} has no link to its host that is known")
+            raise HardwareError(f"{self.name} has no known link to its host")
         name = max(known, key=lambda n: known[n].usual_Bps)
         return name, known[name]
 

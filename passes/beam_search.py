@@ -52,7 +52,7 @@ class BeamSearch(Pass):
     def __call__(self, program: Program) -> Program:
         """Rewrite prefill and decode."""
         if program.patches or not program.is_model:
-            raise PassError(f"beam-search: {program.name} gives no logits of a vocabulary")
+            raise PassError(f"beam-search: {program.name} returns no logits over a vocabulary")
         bare = program.replace(phases={})
         later = program.phases.get("decode", bare)
         others = {name: phase for name, phase in program.phases.items() if name != "decode"}

@@ -100,8 +100,8 @@ class Quantize(Pass):
         activations = self._asked("activations")
         if activations and activations.low and not step.quantized:
             raise PassError(
-                f"quantize: activations={self.activations} needs weights of its kind as narrow; "
-                "say weights=… too"
+                f"quantize: activations={self.activations} needs weights of its kind, at most as wide; "
+                "set weights=…"
             )
         if self.kv and not step.able["kv"]:
             raise PassError(f"quantize: kv={self.kv}, but program {program.name!r} has no cache")

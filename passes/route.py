@@ -47,10 +47,10 @@ class Route(Pass):
         try:
             if self.routing:
                 if self.skew:
-                    raise PassError("route: skew and routing say the same, leave one of them out")
+                    raise PassError("route: skew cannot be combined with routing; leave one of them out")
                 by = law(self.routing)
                 if by.alone:
-                    raise PassError(f"route: {by} is of what arrives at one rank, not of all tokens")
+                    raise PassError(f"route: {by} describes the tokens of one rank, not all tokens")
                 if by.instead(CHANCE) != CHANCE:
                     raise PassError(f"route: {by} says where experts lie; shard{{redundant=…}} copies them")
                 return by

@@ -47,7 +47,7 @@ def add_replicas(program: Program, redundant: int, ep: int) -> Program:
     if any(node.op.routing.startswith(Replicas.word) for graph in graphs for node in graph.nodes):
         raise PassError(f"shard: redundant is {redundant}, but {program.name} has copies of experts already")
     if ep == 1:
-        raise PassError(f"shard: redundant is {redundant}, and copies lie on other ranks; say ep too")
+        raise PassError(f"shard: redundant is {redundant}, and copies lie on other ranks; it requires ep")
     for count in counts:
         if (count + redundant) % ep or redundant > count * (ep - 1):
             first, *more = range(-count % ep or ep, count * (ep - 1) + 1, ep)

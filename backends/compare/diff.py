@@ -68,13 +68,15 @@ class ComparisonSide(Figures):
         if not isinstance(self.model, CalibratedModel):
             return None
         kernels, asked = self.model.kernels, self.model.engine
-        return kernels if asked in (None, kernels) else f"{kernels}, host of {asked}"
+        return kernels if asked in (None, kernels) else f"{kernels}, CPU time of {asked}"
 
     @property
     def source(self) -> str:
         """The device on which most kernels were measured, and the error of their times."""
         device, whose = self.model.device, calibration_source(self.model.device)
-        where = f"borrowed from {whose.name}" if whose and whose != device else f"measured on {device.name}"
+        where = (
+            f"transferred from {whose.name}" if whose and whose != device else f"measured on {device.name}"
+        )
         return where + (f" ± {100 * self.error:.0f}%" if self.error is not None else "")
 
     @property
@@ -685,7 +687,7 @@ def step_diff(before: Report, after: Report, why: str = "") -> StepDiff:
     """
     shape = before.shape or after.shape
     if shape:
-        raise InputError(f"a diff is of one point, not of a grid {shape}")
+        raise InputError(f"a diff compares one point, not a grid {shape}")
     basis = comparison_bases([before], [after], why)
     old, new = _op_parts(before), _op_parts(after)
     changes: list[Change] = []
@@ -837,7 +839,7 @@ def compare_steps(
     """Compare two programs in a step; InputError for `idle` arguments that are set."""
     for name, value in idle.items():
         if value is not None:
-            raise InputError(f"{name}: {show_value(value)} is of requests; say prompt or generate too")
+            raise InputError(f"{name}: {show_value(value)} applies only to requests; add prompt or generate")
     at: dict[str, Any] = {name: integer(name, value, name != "context") for name, value in step.items()}
     sides = zip(programs, basis.models, strict=True)
     reports = [Report(p, m.device, **at, model=m) for p, m in sides]

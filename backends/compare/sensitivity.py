@@ -91,7 +91,9 @@ def sensitivity(job: Workload, more: float = 0.1) -> Sensitivity:
     """The effect of more of each resource on a workload's steps; InputError for a custom cost model."""
     more, model = number("more", more, 0, MOST, above=True), job.model
     if not isinstance(model, (CalibratedModel, IdealModel, EfficiencyModel)):
-        raise InputError(f"cost: {job.prefill.cost_model} is a model of yours; sensitivity takes llmir's own")
+        raise InputError(
+            f"cost: {job.prefill.cost_model} is a custom cost model; sensitivity supports only llmir's own"
+        )
     now = {name: step for name, step in job.steps.items() if step is not None}
     gains = []
     for resource, value, other in _models(model, 1 + more):

@@ -60,7 +60,7 @@ def server_channel(model: DeviceCostModel, link: str) -> Channel:
     """The channel from one server to another, with the name `link`; `host` is not allowed."""
     if link == HOST:
         raise InputError(
-            "link: host leads to no other server; say nvlink, network, or a rate such as 25GBps,5us"
+            "link: host does not connect servers; expected nvlink, network, or a rate such as 25GBps,5us"
         )
     return channel(model, link)
 

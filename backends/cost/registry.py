@@ -24,4 +24,4 @@ def model_source(model: Any) -> str:
     if model.name != "calibrated":
         return plain(model.name)
     host = model.runs or (model.engine if model.engine != model.kernels else "")
-    return f"calibrated, {model.kernels} kernels{f', host of {plain(str(host))}' if host else ''}"
+    return f"calibrated, {model.kernels} kernels{f', CPU time of {plain(str(host))}' if host else ''}"

@@ -208,10 +208,10 @@ def shown(of: MemoryBreakdown) -> RenderableType:
 def memory_lines(of: MemoryBreakdown) -> list[tuple[str, str, str]]:
     """Each term: its name, GiB, and how it comes about."""
     reserve = f", less {units.bytes(of.reserve_bytes)}" if of.reserve_bytes else ""
-    nominal = "nominal, what the driver gives is not known"
+    nominal = "nominal; the driver's value is not known"
     if of.physical_bytes != of.nominal_bytes:
         nominal = f"physical, of {_gib(of.nominal_bytes)} nominal"
-    aside = " (beside what may be used)" if of.rule == "static" else ""
+    aside = " (outside the usable memory)" if of.rule == "static" else ""
     graphs = f", {_gib(of.graph_bytes)} for CUDA graphs" if of.graph_bytes else ""
     tokens = "any number of tokens" if of.kv_tokens is None else f"{of.kv_tokens:,} tokens"
     limits = ""
@@ -254,7 +254,7 @@ def _rest(of: MemoryBreakdown) -> str:
 def _unlike(of: MemoryBreakdown) -> str:
     """The reason why fewer requests fit than cache tokens divided by their length."""
     if not of.engine:
-        return ", all read in one step"
+        return ", prefilled in one step"
     return "" if of.keeps_all else ", by what windows and states keep"
 
 

@@ -93,7 +93,7 @@ def _libraries(rows: list[dict[str, Any]]) -> str:
     users = ", ".join(row["name"] for row in lent)
     measured = sorted({name for row in lent for name in row["library_kernels_of"].split(", ")})
     where = ", ".join(measured)
-    return f"{users} take what aiter has, as measured on {where}, before those." if lent else ""
+    return f"{users} prefer the kernels of aiter, as measured on {where}." if lent else ""
 
 
 def _clusters(rows: list[dict[str, Any]]) -> RenderableType:
@@ -122,7 +122,7 @@ def _devices(rows: list[dict[str, Any]]) -> RenderableType:
     return table.stack(shown, "", legend)
 
 
-_JUDGED = "; mean error on shapes left out of the fit"
+_JUDGED = "; mean error on shapes held out of the fit"
 
 # The last part of a number's path -> what a person calls it, and its SI unit; peaks have the dtype there.
 _NAMED = {
@@ -212,13 +212,13 @@ def _whose(device: Device) -> str:
     )
     said = [f"times of {', '.join(own)} are measured on this device"] if own else []
     if lent := " and ".join(d.name for d in library_sources(device) if d != device):
-        what = "those of what else" if own else "times of what"
-        said.append(f"{what} aiter has are borrowed from {lent}")
+        what = "times of the other aiter kernels" if own else "times of aiter kernels"
+        said.append(f"{what} are transferred from {lent}")
     how = relation(device, kernels)
     least, most = (round(100 * f(transfer.table()[how].values())) for f in (min, max))
     off = f"{least}%" if least == most else f"{least} to {most}%"
-    others = "others" if said else "times"
-    said.append(f"{others} are borrowed from {kernels.name} ({how}), by which kernels are {off} more off.")
+    others = "the other times" if said else "times"
+    said.append(f"{others} are transferred from {kernels.name} ({how}), with a transfer error of {off}.")
     return "T" + "; ".join(said)[1:]
 
 

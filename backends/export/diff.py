@@ -36,7 +36,7 @@ NUMERIC = HEADINGS[1:]
 ANSWERS = ("", "before", "after", "change", "relative")
 LEGEND = (
     "Times of all repeats together, the largest change first.",
-    "FLOPs, read and written are changes too.",
+    "The columns FLOPs, read and written show changes.",
     "–: it is not there. =: it is as before.",
 )
 _SWAPPED = str.maketrans("_-", "-_")  # `wrap` breaks lines at -

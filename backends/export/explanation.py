@@ -136,7 +136,7 @@ def _kernel(e: Explanation, kernel: KernelExplanation) -> RenderableType:
         for name, value in kernel.given.items()
     )
     scope = f"fitted to {kernel.rows:,} calls on {kernel.device} ({kernel.origin})"
-    off = f"{100 * kernel.error:.1f}% off in the mean on shapes left out"
+    off = f"{100 * kernel.error:.1f}% mean error on held-out shapes"
     more = f" and {100 * kernel.strange:.0f}% more on such as this" * bool(kernel.strange)
     lines = [f"of {given}", scope, f"{off}{more}; {e.basis}"]
     rows = [(p.name, f"{p.value:g} {p.unit}".strip(), p.meaning) for p in kernel.parameters]

@@ -82,7 +82,7 @@ def trace(job: Report | Workload, *, phase: str = "both", rank: int | None = Non
     slices = [[s for s in step.timeline() if s.rank + first in shown] for step in steps]
     return {
         "schemaVersion": 1,
-        "predicted": f"by llmir, {wording.cost_model(steps[0])}; nothing of this was recorded",
+        "predicted": f"by llmir, {wording.cost_model(steps[0])}; estimated, not recorded",
         "model": program.name,
         "deviceProperties": [
             {"id": r, "name": device.name, "totalGlobalMem": device.memory_bytes} for r in shown
@@ -212,7 +212,7 @@ def serving_trace(found: Simulation) -> dict[str, Any]:
     names = _names(found)
     return {
         "schemaVersion": 1,
-        "predicted": f"by llmir, {wording.cost_model(job.prefill)}; nothing of this was recorded",
+        "predicted": f"by llmir, {wording.cost_model(job.prefill)}; estimated, not recorded",
         "model": job.program.name,
         "displayTimeUnit": "ms",
         "traceEvents": [

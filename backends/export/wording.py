@@ -57,8 +57,9 @@ def joules(x: float | None) -> str:
 def cost_lines(job: Workload) -> list[tuple[str, str]]:
     """The cost and energy of a workload's tokens; empty if the device has neither price nor power limit."""
     found, of = cost_breakdown(job), "image" if job.program.patches else "output token"
-    cost = f"{_parts(found, _usd, f'a million {of}s', 'a million')}; {device_price(job.device)}"
-    energy = f"at most {_parts(found, _joules, f'an {of}', 'one')}; boards of {_watts(job.device)}"
+    cost = f"{_parts(found, _usd, f'per million {of}s', 'per million tokens')}; {device_price(job.device)}"
+    limit = f"at the board limit of {_watts(job.device)}"
+    energy = f"at most {_parts(found, _joules, f'per {of}', 'per token')}; {limit}"
     known = ("cost", cost, found.answers.usd_per_mtok), ("energy", energy, found.answers.watts)
     return [(label, line) for label, line, figure in known if figure is not None]
 
@@ -73,7 +74,7 @@ def compare_costs(job: Workload, first: float, second: float) -> list[tuple[str,
 
 def device_price(device: Device) -> str:
     """The hourly price of a device."""
-    return f"a device at {usd(device.price_per_hour_usd)} an hour"
+    return f"{usd(device.price_per_hour_usd)} per device-hour"
 
 
 def _watts(device: Device) -> str:
@@ -88,10 +89,12 @@ def _joules(of: OperatingCost) -> str:
     return joules(of.joules_per_token)
 
 
-def _parts(found: CostBreakdown, figure: Callable[[OperatingCost], str], of: str, each: str) -> str:
-    """The total, and its parts: prompt tokens, and output tokens after the first."""
-    parts = [f"{w} {figure(part)}" for w, part in (("read", found.input), ("decoded", found.output)) if part]
-    return f"{figure(found.answers)} {of}" + (f"; {each} {', '.join(parts)}" if parts else "")
+def _parts(found: CostBreakdown, figure: Callable[[OperatingCost], str], per: str, each: str) -> str:
+    """The total, and its parts per token: prompt tokens, and output tokens after the first."""
+    parts = [
+        f"{w} {figure(part)}" for w, part in (("prefill", found.input), ("decode", found.output)) if part
+    ]
+    return f"{figure(found.answers)} {per}" + (f"; {', '.join(parts)} {each}" if parts else "")
 
 
 # Lines of a report
@@ -247,9 +250,9 @@ def cost_model(report: Report) -> str:
 
 
 def basis_text(report: Report) -> str:
-    """The basis of times in few words: calibrated, borrowed from H100-SXM, efficiency."""
+    """The basis of times in few words: calibrated, transferred from H100-SXM, efficiency."""
     whose = calibration_source(report.device) if report.cost_model == "calibrated" else None
-    return f"borrowed from {whose.name}" if whose and whose != report.device else report.cost_model
+    return f"transferred from {whose.name}" if whose and whose != report.device else report.cost_model
 
 
 def error_band(error: Number | None) -> str:
@@ -321,7 +324,7 @@ def _largest(w: Workload) -> str:
     usual = w.pool.sequences * w.program.parallelism.dp if w.pool else w.max_batch
     if w.max_batch <= usual:
         return f"{w.max_batch:,}"
-    return f"{w.max_batch:,} with --max-num-seqs; {w.memory.engine} runs {usual:,} unless told"
+    return f"{w.max_batch:,} with --max-num-seqs; {w.memory.engine} runs {usual:,} by default"
 
 
 def too_many(w: Workload) -> str:

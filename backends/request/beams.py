@@ -28,7 +28,7 @@ from .workload import Workload
 
 _WITHOUT = {
     "sglang": "sglang has no beam search (sgl-project/sglang#3032)",
-    "deepspeed": "how deepspeed searches with beams is not known here",
+    "deepspeed": "llmir does not model beam search in deepspeed",
 }
 # Additional work of engines between steps: vllm-project/vllm#8726.
 _ENGINE_NOTES = {"vllm": ("vllm makes a request of each beam's next token: of that times are lower bounds",)}
@@ -39,9 +39,9 @@ def check_beams(job: Workload) -> None:
     if type(job) is not Workload:
         raise InputError("beams: of a batch of requests; drafts and a closed loop of users have none")
     if job.generate == 1:
-        raise InputError("generate: 1; beams are of later tokens")
+        raise InputError("generate: 1; beams start with the second token")
     if job.images or job.program.patches:
-        raise InputError(f"beams: {job.program.name} reads images; how often is known of text alone")
+        raise InputError(f"beams: {job.program.name} reads images; beam search is modelled only for text")
     if "draft" in job.program.phases:
         raise InputError("beams: the program has a layer that drafts, for one sequence; leave draft out")
     runs = (job.model or default_model(job.device)).runs

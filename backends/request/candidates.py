@@ -133,7 +133,9 @@ class Candidates(Immutable):
             raise InputError(f"batch: expected numbers in a row, got an array of {batch.ndim} dimensions")
         for program, _ in self.programs:
             if program.patches or program.image_tokens:
-                raise InputError(f"requests: those of {program.name} have images; price them by workload")
+                raise InputError(
+                    f"requests: those of {program.name} have images; estimate them with workload"
+                )
         read = self.step(batch, prompt)
         peak, decoding = read.peak_memory_bytes, np.zeros(read.time_s.shape)
         if generate > 1:

@@ -499,7 +499,7 @@ def closed_loop_workload(
 ) -> ClosedLoopWorkload:
     """A workload with users instead of a batch; InputError for both, or for a limit without users."""
     if concurrency is None:
-        raise InputError(f"max_tpot_s: {show_value(max_tpot_s)}; it limits concurrency, say that too")
+        raise InputError(f"max_tpot_s: {show_value(max_tpot_s)}; it requires concurrency")
     if job.batch != 1:
         raise InputError(f"concurrency: {show_value(concurrency)} requests; leave batch out")
     own = {f.name: getattr(job, f.name) for f in fields(Workload)}

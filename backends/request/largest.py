@@ -172,7 +172,7 @@ def largest_load(
     """
     if job.program.patches or job.program.image_tokens or "prompt" in job.program.facts:
         raise InputError(
-            f"largest: {job.program.name} does not read text alone, which is all that counts here"
+            f"largest: {job.program.name} does not read text alone; only text models are supported"
         )
     if max_tpot_s is not None and job.generate == 1:
         raise InputError(f"max_tpot: {max_tpot_s:g} s; with 1 token to generate there is no later one")

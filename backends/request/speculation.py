@@ -52,7 +52,7 @@ def speculative_workload(
     if type(job) is not Workload:
         raise InputError("speculate: of a batch of requests; a closed loop of users has no drafts")
     if job.generate == 1:
-        raise InputError("generate: 1; drafts are of later tokens")
+        raise InputError("generate: 1; drafts start with the second token")
     runs = job.model.runs if job.model else None
     check_verification(job.program, verify, draft, runs.name if runs else "")
     own = {f.name: getattr(job, f.name) for f in fields(Workload)}

@@ -372,7 +372,7 @@ class Workload(Record, Result, PageExport):
                 asked = f"more than the {most:,} of max_batched_tokens"
                 raise InputError(f"chunk: {self.chunk:,} tokens of a step are {asked}")
         if self.pool is None and (name := next((n for n, v in limits.items() if v), None)):
-            raise InputError(f"{name}: is of an engine's step, and no engine whose memory is known is priced")
+            raise InputError(f"{name}: requires an engine whose memory use is known")
         if self.chunked_prefill is False and self.is_longer_than_step:
             asked = f"{self.length - self.cached:,} tokens to read, and a step has {self.budget:,}"
             raise InputError(f"prompt: {asked}; set chunked_prefill or max_batched_tokens")
@@ -696,7 +696,7 @@ class Workload(Record, Result, PageExport):
         if isinstance(positions, int) and length > positions:
             images = f" + image tokens {self.program.image_tokens}" if self.images else ""
             asked = f"prompt {self.prompt}{images} + generate {self.generate}"
-            notes.append(f"{asked} reaches beyond the model's {positions} positions")
+            notes.append(f"{asked} exceeds the model's {positions} positions")
         return tuple(notes)
 
     def to_dict(self) -> dict[str, Any]:

@@ -356,7 +356,7 @@ def launched_engine(emit: str, runs: Engine | None) -> str:
     if engine in LAUNCHERS and runs is not None and runs.name == engine:
         return engine
     known = engine if emit in LAUNCHERS else " or ".join(LAUNCHERS)
-    raise InputError(f"emit: {emit}; the plan is of {runs or 'no engine'}, say --engine {known}")
+    raise InputError(f"emit: {emit}; the plan uses {runs or 'no engine'}; set --engine {known}")
 
 
 def release_of(runs: Engine) -> str:
@@ -381,12 +381,12 @@ def check_launch(
     engine = launched_engine(emit, runs)
     assert runs is not None
     if split and split.sp:
-        raise InputError(f"emit: {emit}; no flag is known that splits tokens too (sp)")
+        raise InputError(f"emit: {emit}; llmir knows no flag that splits tokens too (sp)")
     release, flags = release_of(runs), LAUNCHERS[engine].flags
     for name in _options(weights, split):
         if name not in flags:
             what = f"makes weights {name}; serve such weights" if name == weights else f"sets {name}"
-            raise InputError(f"emit: {emit}; no flag is known that {what}")
+            raise InputError(f"emit: {emit}; llmir knows no flag that {what}")
         _known(engine, release, flags[name].name, flags[name].since, flags[name].source)
     if drafter:
         told = DRAFT_FLAGS[engine][drafter]
@@ -404,17 +404,17 @@ def check_types(
     only weights are set.
     """
     if asked.weights and own not in (*_CASTS, "fp32") and asked.weights != own:
-        why = f"the checkpoint's weights are {own}, and no flag is known that makes them {asked.weights}"
+        why = f"the checkpoint's weights are {own}, and llmir knows no flag that makes them {asked.weights}"
         raise InputError(f"emit: {emit}; {why}")
     if run.activations != implied.activations:
         usual = implied.activations or "the checkpoint's"
         why = f"weights {run.weights or own} run with {usual} activations"
-        raise InputError(f"emit: {emit}; {why}, and no flag is known for {run.activations}")
+        raise InputError(f"emit: {emit}; {why}, and llmir knows no flag for {run.activations}")
     if (
         run.kv not in ("", "fp32", *_CASTS)
         and f"kv {run.kv}" not in LAUNCHERS[launched_engine(emit, runs)].flags
     ):
-        raise InputError(f"emit: {emit}; no flag is known that sets kv {run.kv}")
+        raise InputError(f"emit: {emit}; llmir knows no flag that sets kv {run.kv}")
 
 
 def _check_container(emit: str, engine: str, release: str, device: Device, split: Split | None) -> None:
@@ -519,7 +519,7 @@ def launch_command(candidate: Candidate, emit: str, model: str, draft_model: str
     lines: list[str] = []
     for name in names:
         if name not in launcher.flags:
-            raise InputError(f"emit: {emit}; no flag is known that sets {name}")
+            raise InputError(f"emit: {emit}; llmir knows no flag that sets {name}")
         flag, value = launcher.flags[name], values[name]
         _known(engine, release_of(runs), *flag)
         text = flag.name if value is None else f"{flag.name} {value}"

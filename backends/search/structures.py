@@ -460,7 +460,7 @@ def engine_rejection(structure: Structure, traffic: Traffic, why: str) -> Reject
 
 def batch_rejection(structure: Structure, traffic: Traffic, batches: Sequence[int] | None) -> Rejection:
     """Why none of the batches is taken."""
-    why = "not one request fits beside the weights"
+    why = "not one request fits next to the weights"
     return Rejection("no such batch fits") if batches else engine_rejection(structure, traffic, why)
 
 

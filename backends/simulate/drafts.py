@@ -35,9 +35,9 @@ STAGES = {
     "sglang": "sglang verifies no drafts in pipeline stages (sglang/srt/server_args.py, check_server_args)",
     "trtllm": "trtllm verifies no drafts in pipeline stages (github.com/NVIDIA/TensorRT-LLM/issues/9009)",
 }
-_ATTENTION = "sglang takes no such drafts with data-parallel attention (sglang/srt/server_args.py)"
+_ATTENTION = "sglang does not support such drafts with data-parallel attention (sglang/srt/server_args.py)"
 RANKS = {("sglang", MODEL): _ATTENTION, ("sglang", LOOKUP): _ATTENTION}
-_POOLS = "trtllm takes no such drafts in pools (github.com/NVIDIA/TensorRT-LLM/issues/9009)"
+_POOLS = "trtllm does not support such drafts in pools (github.com/NVIDIA/TensorRT-LLM/issues/9009)"
 POOLS = {("trtllm", MODEL): _POOLS, ("trtllm", LOOKUP): _POOLS}
 
 
@@ -68,7 +68,7 @@ class Drafts(NamedTuple):
         count, share = check_drafts(tokens, acceptance)
         check_verification(program, verify, drafter, engine)
         if max(len(program.entries), program.micro_batches) > 1:
-            why = STAGES.get(engine, "no engine is known that verifies drafts in pipeline stages")
+            why = STAGES.get(engine, "llmir knows no engine that verifies drafts in pipeline stages")
             raise InputError(why)
         kind = draft_kind(program, drafter)
         refusal = RANKS.get((engine, kind)) if program.parallelism.dp > 1 else None

@@ -134,10 +134,9 @@ def _within(what: str, tokens: Array, most: int, hint: str = "") -> None:
 
 def _pool(job: Workload) -> KvPool:
     if job.program.patches:
-        raise InputError(f"simulate: {job.program.name} is of images, and has no tokens to serve")
+        raise InputError(f"simulate: {job.program.name} is an image model; it has no tokens to serve")
     if job.pool is None:
-        why = "simulate: no engine whose memory is known is priced"
-        raise InputError(f"{why}; say engine too, one of {', '.join(POLICIES)}")
+        raise InputError(f"simulate: requires engine, one of {', '.join(POLICIES)}")
     return job.pool
 
 
@@ -392,7 +391,7 @@ class Pools(Immutable):
         check_drafts(prefill, decode)
         if link == HOST:
             raise InputError(
-                "link: host leads to no other server; say nvlink, network, or a rate such as 25GBps,5us"
+                "link: host does not connect servers; expected nvlink, network, or a rate such as 25GBps,5us"
             )
         between = channel(cost_model_of(prefill.job), link)
         vars(self).update(prefill=prefill, decode=decode.decoding(), channel=between)

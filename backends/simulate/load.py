@@ -236,7 +236,7 @@ class Load(Figures):
         InputError if hashes or sessions determine the cached tokens.
         """
         if share and self.shares:
-            raise InputError(f"prefix_hits: {share:g}; hashes or sessions say what is in the cache")
+            raise InputError(f"prefix_hits: {share:g}; hashes or sessions determine the cache contents")
         cached = np.minimum(np.floor(share * self.prompt).astype(np.int64), self.prompt - 1)
         return replace(self, cached=cached) if share else self
 

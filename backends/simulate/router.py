@@ -48,7 +48,7 @@ def check_router(name: object, replicas: int) -> str:
     """The name of a router, checked; InputError for an unknown one, and for any with one replica."""
     known: str = choice("router", FIRST if name is None else name, tuple(ROUTERS))
     if name is not None and replicas == 1:
-        raise InputError(f"router: {known} deals out requests to several replicas, there is 1")
+        raise InputError(f"router: {known} distributes requests over several replicas, there is 1")
     return known
 
 

@@ -434,7 +434,9 @@ class ProgramEstimator:
 
     def __init__(self, program: Program, model: DeviceCostModel) -> None:
         if not model.symbolic:
-            raise InputError(f"simulate: {model.name} is a model of numbers; steps are of llmir's own")
+            raise InputError(
+                f"simulate: {model.name} is a custom cost model; a simulation supports only llmir's own"
+            )
         self.model, self.surface = model, Surface(program, model)
         self._keeps, self._parts = self.surface._keeps, in_flight(program)
         self._first = 0 if C in self._keeps.functions else 1  # contexts, if op times do not depend on them

@@ -552,9 +552,9 @@ def timeline(report: Report) -> tuple[TimeSlice, ...]:
     of two phases, whose ops have no single order.
     """
     if report.shape:
-        raise InputError(f"a timeline is of one step, not of a grid of {report.shape}")
+        raise InputError(f"a timeline shows one step, not a grid of {report.shape}")
     if isinstance(report.at, MixedBinding) and len(set(report.at.phases)) > 1:
-        raise InputError("a timeline is of a step of one phase; this one reads prompts beside decodes")
+        raise InputError("a timeline shows a step of one phase; this step mixes prefill and decode")
     works = [_StageTimeline(report, stage) for stage in range(report.plan.depth)]
     count = report.program.micro_batches * sum(len(work.pieces) for work in works)
     what, amount = f"a timeline of {count:,} slices", {"seconds": SLICE_S, "memory": SLICE_BYTES}

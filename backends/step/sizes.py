@@ -135,8 +135,8 @@ def step_phase(program: Program, new: Sequence[Number]) -> str:
     if phases == {"decode"}:
         return "decode"
     if program.splits and "mixed" in phases:
-        fact = "one new token and more are of two phases here"
-        raise InputError(f"new: a grid of {fact}; ask for each alone, or say phase=")
+        fact = "one and of several new tokens mixes two phases"
+        raise InputError(f"new: a grid of {fact}; analyze each alone, or set phase=")
     return "prefill"
 
 

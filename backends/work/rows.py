@@ -37,7 +37,7 @@ class Basis:
     among calibrated kernels has a reason `why`.
 
     >>> print(Basis("calibrated"), Basis("calibrated", device="H100-SXM"), sep="; ")
-    calibrated; borrowed from H100-SXM
+    calibrated; transferred from H100-SXM
     >>> print(Basis("calibrated", engine="vidur", by="add"))
     calibrated for vidur, by add
     """
@@ -55,7 +55,7 @@ class Basis:
 
     def __str__(self) -> str:
         if self.borrowed:
-            words = f"borrowed from {self.device}" + (f" ({self.engine})" if self.engine else "")
+            words = f"transferred from {self.device}" + (f" ({self.engine})" if self.engine else "")
         else:
             words = self.kind + (f" for {self.engine}" if self.engine else "")
         return words + (f", by {self.by}" if self.by else "") + (f" {self.why}" if self.why else "")

@@ -163,7 +163,7 @@ def _tensor(value: object, where: str) -> TensorHeader:
         raise ConfigError(f"{where}: data_offsets: expected a start and an end, got {list(offsets)[:4]}")
     taken = offsets[1] - offsets[0]
     if known not in (None, taken):
-        raise ConfigError(f"{where}: {taken:,} bytes are set aside, {stated} {list(shape)} takes {known:,}")
+        raise ConfigError(f"{where}: {taken:,} bytes are reserved, {stated} {list(shape)} takes {known:,}")
     return TensorHeader(shape, name, taken)
 
 

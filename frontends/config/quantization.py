@@ -61,7 +61,7 @@ def by_layer(program: Program, entries: tuple[str, ...]) -> UnquantizedModules:
             names = [layer_name(module, layer).replace("{expert}", str(i)) for i in range(experts)]
             left = {_named(others, names[0]) or _named(telling, name) for name in names}
             if len(left) > 1:
-                fact = "some experts are left as they are; all or none is modelled"
+                fact = "some experts are not quantized; llmir models all or none"
                 raise UnsupportedError(f"{_WHERE}: {names[0].rpartition('.0.')[0]}: {fact}")
             if left == {True}:
                 for each in at.layers if alike else [layer]:
@@ -364,7 +364,7 @@ def scheme(config: Config, build: Callable[[UnquantizedModules], Program]) -> tu
     except UnsupportedError as error:
         if not config.lenient:
             raise
-        config.note(f"{error}; taken as not quantized")
+        config.note(f"{error}; treated as not quantized")
         return program, {}
 
 

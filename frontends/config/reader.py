@@ -314,7 +314,7 @@ _INERT = {
         begin_suppress_tokens bos_token_id decoder_start_token_id eod_token_id eos_token_id
         forced_bos_token_id forced_eos_token_id mask_token_id pad_token_id sep_token_id
     """,
-    "it says how text is generated from the logits": """
+    "it configures generation from the logits": """
         assistant_confidence_threshold assistant_lookbehind bad_words_ids chat_template diversity_penalty
         do_sample early_stopping encoder_no_repeat_ngram_size encoder_repetition_penalty epsilon_cutoff
         eta_cutoff exponential_decay_length_penalty generation_config length_penalty max_length
@@ -329,20 +329,20 @@ _INERT = {
         activation_dropout emb_pdrop embedding_dropout init_std neftune_noise_alpha resid_pdrop
         residual_dropout router_aux_loss_coef router_jitter_noise seq_aux tf_legacy_loss z_loss_coefficient
     """,
-    "it says how weights begin": """
+    "it configures the initialization of weights": """
         block_mlp_init_scale block_use_xavier_init embedding_initializer_range linear_a_log_max
         linear_a_log_min linear_dt_init_floor linear_dt_max linear_dt_min rescale_prenorm_residual
         time_step_floor time_step_init_scheme time_step_max time_step_min time_step_scale
     """,
-    "it says what is returned beside the logits": """
+    "it selects outputs other than the logits": """
         keys_to_ignore_at_inference output_attentions output_hidden_states output_router_logits
         output_scores return_dict return_dict_in_generate use_return_dict
     """,
-    "it is of classifiers": """
+    "it configures classifiers": """
         classifier_dropout id2label label2id num_labels problem_type summary_activation summary_first_dropout
         summary_proj_to_labels summary_type summary_use_proj task_specific_params
     """,
-    "it says how the same sums are done": """
+    "it selects an implementation of the same arithmetic": """
         attn_implementation chunk_size_feed_forward context_window_size ep_size experts_implementation
         chunk_size mamba_chunk_size prefill_chunk_size pretraining_tp residual_in_fp32 use_associative_scan
         attention_softmax_in_fp32 attn_impl bias_dropout_fusion masked_softmax_fusion reorder_and_upcast_attn
@@ -415,14 +415,14 @@ NEUTRAL: Mapping[str, Neutral] = MappingProxyType(
 
 # The same for a `quantization_config`; it contains no field that affects the bytes of a tensor.
 _QUANTIZATION_INERT = {
-    "it says how the weights were found": """
+    "it describes how the weights were quantized": """
         act_group_aware batch_size block_name_to_quantize cache_block_outputs damp_auto_increment
         damp_percent dataset global_compression_ratio max_input_length meta model_file_base_name
         model_name_or_path model_seqlen module_name_preceding_first_block mse observer observer_kwargs
         pad_token_id producer quant_method quantization_status quantizer static_groups tokenizer
         true_sequential uri
     """,
-    "it says how they are laid out, or which kernel takes them": """
+    "it describes their layout or kernel": """
         actorder backend bnb_4bit_quant_storage checkpoint_format do_fuse exllama_config format
         fuse_max_seq_len is_marlin_format llm_int8_enable_fp32_cpu_offload llm_int8_threshold modules_to_fuse
         pack_dtype run_compressed scale_dtype use_cuda_fp16 use_exllama use_optimized_inference version

@@ -82,7 +82,7 @@ def _from_string(model: str) -> ConfigSource:
 
 def _from_release(name: str, preset: Preset, scheme: releases.Scheme | None) -> ConfigSource:
     """A preset under a release's name, in the types that its publisher stores it in."""
-    note = f"{plain(name)} is taken for a release of {preset.name}"
+    note = f"{plain(name)} is treated as a release of {preset.name}"
     if scheme is None:
         return ConfigSource(preset.config, plain(name), note)
     how = f"stored as {scheme['quant_method']} as its publisher's others are; its config.json says it exactly"

@@ -42,7 +42,7 @@ def minimax_m2(config: Config) -> Decoder:
     config.unmodelled("attn_type_list", (None, [1] * layers(config)), "linear attention")
     config.ignore("mlp_intermediate_size", "shared_moe_mode", *_UNREAD)
     if config.fields.get("use_mtp"):
-        config.note("the layers that predict further tokens (use_mtp) are left out")
+        config.note("the multi-token-prediction layers (use_mtp) are ignored")
     config.ignore(*_DRAFTS)
     share = (
         config.integer("rotary_dim", 64) / config.integer("head_dim", 128) if "rotary_dim" in config else 1.0

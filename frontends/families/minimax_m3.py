@@ -26,7 +26,7 @@ def minimax_m3(config: Config) -> Decoder:
     config.fixed("norms that store their weights whole", use_gemma_norm=True)
     config.ignore("hidden_act", "rotary_dim")  # the class reads neither
     if config.fields.get("use_mtp") or config.fields.get("num_nextn_predict_layers"):
-        config.note("the layers that predict further tokens are left out")
+        config.note("the multi-token-prediction layers are ignored")
     config.ignore("use_mtp", "num_mtp_modules", "mtp_transformer_layers", "num_nextn_predict_layers")
     clamp = (config.number("swiglu_limit", 7.0), config.number("swiglu_alpha", 1.702), 1.0)
     width = config.assumed("shared_intermediate_size", 3072)

@@ -47,7 +47,7 @@ def bloom(config: Config) -> Decoder:
     """BloomForCausalLM: ALiBi, and embeddings that are normalized."""
     config.spelled(hidden_size="n_embed", num_attention_heads="n_head", num_hidden_layers="n_layer")
     usual = "apply_residual_connection_post_layernorm"
-    config.unmodelled(usual, (False,), "residuals taken behind the norm")
+    config.unmodelled(usual, (False,), "residuals taken after the norm")
     matrices, norm = _by_head(heads(config, None, None)[0]), layer_norm(config, "layer_norm_epsilon")
     how: dict[str, Any] = {"module": "self_attention", "matrices": matrices, "bias": True}
     wide = Mlp(4 * config.integer("hidden_size"), bias=True, matrices=_WIDER, activation="gelu_tanh")
@@ -70,7 +70,7 @@ def falcon(config: Config) -> Decoder:
     old = "n_head_kv" in config.fields  # the code in the first checkpoints
     config.spelled(hidden_size="n_embed", num_key_value_heads="n_head_kv" if old else "num_kv_heads")
     config.spelled(hidden_act="activation", num_attention_heads="n_head", num_hidden_layers="n_layer")
-    config.fixed("residuals taken behind the norm", apply_residual_connection_post_layernorm=False)
+    config.fixed("residuals taken after the norm", apply_residual_connection_post_layernorm=False)
     count, groups, size = heads(config, None, None)
     new, one = config.flag("new_decoder_architecture", old), config.flag("multi_query", True)
     beside, alibi = config.flag("parallel_attn", True), config.flag("alibi", False)

@@ -41,7 +41,7 @@ def _last(layer: int, most: int) -> bool:
 @family("Qwen2ForCausalLM", "qwen2")
 def qwen2(config: Config) -> Decoder:
     """Qwen2ForCausalLM: biases on q, k and v only."""
-    config.unmodelled("attention_bias", (None,), "q, k and v have biases, whatever it says")
+    config.unmodelled("attention_bias", (None,), "q, k and v always have biases")
     mixer = attention(config, positions_default=_POSITIONS, kv_default=32, qkv_bias=True)
     stack = _stack(mixer, _masks(config, _last), (mlp(config),) * layers(config))
     return decoder(config, "Qwen2ForCausalLM", stack)

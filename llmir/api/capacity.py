@@ -83,7 +83,7 @@ def largest(
     limits = limit_seconds("max_ttft", max_ttft), limit_seconds("max_tpot", max_tpot)
     program, _ = deploy(model, hw, estimation, parallel, precision)
     if program.patches:
-        raise InputError(f"largest: {program.name} is of images, and has no tokens to count")
+        raise InputError(f"largest: {program.name} is an image model; it has no tokens to count")
     requests: dict[str, Any] = {"prompt": prompt, "generate": generate, "cached": cached, "chunk": chunk}
     requests["batch"] = program.micro_batches if batch is None else batch
     job = workload(program, hw, **requests, memory=memory, estimation=estimation)
@@ -147,7 +147,7 @@ def kv(
     transfer = cache_transfer(program, cost_model, sequences, tokens, link)
     if other := [name for name in options.efficiency or () if name not in transfer.channel.shares]:
         raise InputError(
-            f"efficiency: {other[0]} cannot act, caches go over {transfer.channel.name}; say that one's share"
+            f"efficiency: {other[0]} has no effect; set that of {transfer.channel.name}, the link of caches"
         )
     return transfer
 
@@ -158,7 +158,7 @@ def _check_link(link: object, estimation: Estimation) -> None:
     link = arguments.text("link", link)
     if link.strip()[:1].isdigit() and given:
         raise InputError(
-            f"{given[0]}: cannot act, the link's rate is stated ({link.strip()[:40]}); leave it out"
+            f"{given[0]}: has no effect with the rate of a link ({link.strip()[:40]}); leave it out"
         )
     if link == "host" and estimation.engine is not None:
-        raise InputError("engine: cannot act, copies to the host are the same on all; leave it out")
+        raise InputError("engine: has no effect on copies to the host; leave it out")

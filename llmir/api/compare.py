@@ -87,7 +87,9 @@ def diff(
         return diff(before, after)
     requests = prompt is not None or generate is not None
     if requests and not (new is None and context is None):
-        raise InputError("diff: new and context are of a step, prompt and generate of requests; give two")
+        raise InputError(
+            "diff: new and context describe a step, prompt and generate describe requests; set one pair"
+        )
     device = device_of(hw, options)
     devices = device, device if hw_after is None else load(hw_after)
     how = options.cost, options.engine, options.efficiency

@@ -123,7 +123,7 @@ class Deployment(Record):
 
         routing, skew = self.parallel.routing, self.parallel.routing_skew
         if routing and skew is not None:
-            raise InputError("routing_skew: routing says how tokens choose experts, leave one of them out")
+            raise InputError("routing_skew: cannot be combined with routing; leave one of them out")
         return [Route(skew or 0.0, routing or "")] if routing or skew is not None else []
 
     def _shard(self) -> list[Pass]:
@@ -131,7 +131,7 @@ class Deployment(Record):
 
         over = self.parallel
         if over.sp and over.tp == 1:
-            raise InputError("sp: tokens are split over tensor-parallel ranks; say tp too")
+            raise InputError("sp: requires tp, because tokens are split over tensor-parallel ranks")
         asked = Shard(over.tp, over.dp, over.ep, int(over.sp), over.redundant_experts)
         return [asked] if asked != Shard() else []
 

@@ -159,7 +159,9 @@ def loop_lengths(lengths: str | None, concurrency: int | None) -> str:
     """Distribution of output lengths in a closed loop; InputError if it is set without a loop."""
     if lengths is not None and concurrency is None:
         given = arguments.show_value(lengths)
-        raise InputError(f"lengths: {given}; only answers in a closed loop differ, so concurrency is needed")
+        raise InputError(
+            f"lengths: {given}; it requires concurrency, since answers differ only in a closed loop"
+        )
     return option(Traffic, "lengths").check(lengths) or "spread"
 
 
@@ -197,7 +199,7 @@ def speculate(job: Workload, drafts: Drafts) -> SpeculativeWorkload:
         arguments.refuse("job", job, "a Workload")
     values = draft_values(drafts)
     if values is None:
-        raise InputError("drafts: say draft_tokens, acceptance and verify")
+        raise InputError("drafts: requires draft_tokens, acceptance and verify")
     count, share, verify, draft = values
     return speculative_workload(job, verify, count, share, draft)
 
@@ -214,12 +216,12 @@ def draft_values(drafts: Drafts | None) -> tuple[int, float, Program, Program | 
     drafts = record_or_default(Drafts, drafts)
     if drafts.draft_tokens is None:
         if name := next(iter(drafts.given), None):
-            raise InputError(f"{name}: is of drafts, say draft_tokens too")
+            raise InputError(f"{name}: requires draft_tokens")
         return None
     if drafts.verify is None:
-        raise InputError("draft_tokens: say verify too, the program with logits of all positions")
+        raise InputError("draft_tokens: requires verify, the program with logits of all positions")
     if drafts.acceptance is None:
-        raise InputError("draft_tokens: say acceptance too, the chance that a draft is right")
+        raise InputError("draft_tokens: requires acceptance, the probability that a draft token is accepted")
     draft = None if drafts.draft_model is None else checked_program(drafts.draft_model)
     return drafts.draft_tokens, drafts.acceptance, checked_program(drafts.verify), draft
 
@@ -311,7 +313,7 @@ def device_of(hw: Any, estimation: Estimation) -> Device:
     named = {"hw": hw, "estimation.hw": estimation.hw, "cluster": estimation.cluster}
     given = [name for name, value in named.items() if value is not None]
     if len(given) > 1:
-        raise InputError(f"{given[-1]}: says the device, and so does {given[0]}; leave one of them out")
+        raise InputError(f"{given[-1]}: names the device, and so does {given[0]}; leave one of them out")
     if estimation.cluster is None:
         device = load(estimation.hw if hw is None else hw)
     else:

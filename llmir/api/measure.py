@@ -82,7 +82,9 @@ def validate(
     unit = arguments.text("unit", unit)
     given = {"engine": engine, "unit": unit, "batch": batch if batch != 1 else None}
     if hw is None and (wrong := next((name for name, value in given.items() if value), None)):
-        raise InputError(f"validate: {wrong} {given[wrong]!r} is of chat logs; other tables name their own")
+        raise InputError(
+            f"validate: {wrong} {given[wrong]!r} applies only to chat logs; other tables name their own"
+        )
     if engine:
         model(device(hw), cost, engine)  # raise an error for an unknown device, cost model or engine
     if folds is not None:
@@ -153,7 +155,7 @@ def calibrate(
     machines = DeviceLookup(path)
     if arguments.flag("host", host):
         if hw or family:
-            raise InputError("host: is of an engine on all devices; leave device and family out")
+            raise InputError("host: belongs to an engine on all devices; leave device and family out")
         name, versions = _range(engine)
         every = fit_engine_cpus(runs(path, _built))
         hosts = [o for o in every if name in (None, o.engine) and versions in (None, o.versions)]

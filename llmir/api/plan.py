@@ -137,7 +137,7 @@ def plan(
     )
     serving = _servers(servers)
     if name := next((name for name in options.given if name not in ("engine", "price")), None):
-        raise InputError(f"{name}: cannot act in a plan, which has its own; leave it out")
+        raise InputError(f"{name}: has no effect in a plan, which sets its own; leave it out")
     limits = (
         None if max_ttft is None else latency_limit("max_ttft", max_ttft),
         None if max_tpot is None else latency_limit("max_tpot", max_tpot),
@@ -147,7 +147,7 @@ def plan(
     fixed, tokens = _settings(record_or_default(Memory, memory), chunk, batch)
     chunks, batches = _sizes("chunk", chunk) if tokens is None else (tokens,), _sizes("batch", batch)
     if emit is not None and fixed["reserve"]:
-        raise InputError(f"reserve: no flag is known that keeps memory free; leave out emit {emit}")
+        raise InputError(f"reserve: llmir knows no flag that keeps memory free; leave out emit {emit}")
     source = ModelSource.of(model)
     program = source.load()
     served = _served(program, requests, limits, serving.router, record_or_default(Reserve, reserve))
@@ -226,12 +226,12 @@ def checkpoint(model: str) -> Checkpoint:
 def _requests(traffic: Traffic | None) -> Any:
     """The traffic of a plan with its defaults; InputError unless requests arrive at a rate."""
     if traffic is None:
-        raise InputError("traffic: say how many requests come in a second, such as llmir.Traffic(rate=2)")
+        raise InputError("traffic: requires a rate in requests per second, such as llmir.Traffic(rate=2)")
     record = record_or_default(Traffic, traffic)
     if name := next((name for name in record.given if name not in TRAFFIC), None):
-        raise InputError(f"{name}: the requests of a plan come at a rate, at random; leave it out")
+        raise InputError(f"{name}: has no effect in a plan, whose requests arrive at random; leave it out")
     if record.rate is None:
-        raise InputError("rate: say how many requests come in a second")
+        raise InputError("rate: expected requests per second")
     defaults: dict[str, Any] = {"prompt": 2048, "generate": 128, "requests": 1000, "seed": 0}
     missing = {name: value for name, value in defaults.items() if getattr(record, name) is None}
     record = replace(record, **missing)
@@ -272,7 +272,7 @@ def _servers(servers: Servers | None) -> Servers:
     """The servers of a plan; InputError for options that a plan does not use."""
     record = record_or_default(Servers, servers)
     if name := next((name for name in record.given if name not in SERVERS), None):
-        raise InputError(f"{name}: cannot act in a plan, which has its own; leave it out")
+        raise InputError(f"{name}: has no effect in a plan, which sets its own; leave it out")
     if record.link is not None:
         arguments.text("link", record.link)
     return record
@@ -284,10 +284,10 @@ def _settings(memory: Memory, chunk: object, batch: object) -> tuple[dict[str, A
     InputError for an option of `Memory` that a plan does not use, and for a size that is declared twice.
     """
     if name := next((name for name in memory.given if name not in PLAN_MEMORY), None):
-        raise InputError(f"{name}: cannot act in a plan, which has its own; leave it out")
+        raise InputError(f"{name}: has no effect in a plan, which sets its own; leave it out")
     for name, value, other in (("max_batched_tokens", chunk, "chunk"), ("max_num_seqs", batch, "batch")):
         if name in memory.given and value is not None:
-            raise InputError(f"{name}: {other} says values to compare, leave one of them out")
+            raise InputError(f"{name}: {other} lists values to compare; leave one of them out")
     fields = {
         "chunked": memory.chunked_prefill,
         "utilization": memory.memory_utilization,
@@ -310,7 +310,7 @@ def _draft_programs(source: ModelSource, drafts: Drafts | None) -> Drafts:
 def _precisions(precision: Precision) -> list[Precision]:
     """Every combination of the dtypes that a plan compares."""
     if name := next((name for name in precision.given if name not in ROLES), None):
-        raise InputError(f"{name}: cannot act in a plan; a plan takes {', '.join(ROLES)}")
+        raise InputError(f"{name}: has no effect in a plan; allowed are {', '.join(ROLES)}")
     lists: list[list[str | None]] = []
     for role in ROLES:
         value = getattr(precision, role)

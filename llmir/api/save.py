@@ -60,7 +60,7 @@ def save(
     if max_size is None:
         write(path, write_page(result, found))
     elif found != "page":
-        raise InputError("max_size: is of a page, such as plan.html")
+        raise InputError("max_size: applies only to a page, such as plan.html")
     else:
         write(path, write_page(result, found, max_size=arguments.integer("max_size", max_size, 1)))
     return Path(path)
@@ -128,7 +128,7 @@ def trace(
     if isinstance(path, (str, os.PathLike)) and os.fspath(path).lower().endswith(PAGE):
         return _timeline(job, path, phase, rank, max_size)
     if max_size is not None:
-        raise InputError("max_size: is of a page, such as step.html")
+        raise InputError("max_size: applies only to a page, such as step.html")
     if isinstance(job, Simulation):
         from llmir.backends.export.timeline import serving_trace
 

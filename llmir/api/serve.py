@@ -202,23 +202,23 @@ def traffic(traffic: Traffic) -> Load:
     traffic = _traffic(traffic)
     rate, closed, trace = traffic.rate, traffic.closed, traffic.trace
     if sum(way is not None for way in (rate, closed, trace)) != 1:
-        raise InputError("simulate: say how requests come, by one of rate, closed and trace")
+        raise InputError("simulate: requires one of rate, closed and trace")
     think_s, turns = traffic.think_s, traffic.turns
     if turns is None and think_s is not None:
-        raise InputError(f"think_s: {think_s:g}; it is of sessions, say turns too")
+        raise InputError(f"think_s: {think_s:g}; it requires turns")
     if turns is not None and rate is None:
         other = "closed" if closed is not None else "trace"
-        raise InputError(f"turns: sessions come at a rate, leave out {other}")
+        raise InputError(f"turns: sessions arrive at a rate; leave out {other}")
     if traffic.burstiness is not None and rate is None:
-        raise InputError("burstiness: is of requests that come at a rate, say rate too")
+        raise InputError("burstiness: requires rate")
     if trace is not None:
         in_trace = ("prompt", "generate", "lengths", "requests", "seed", "cancel")
         if twice := next((name for name in in_trace if getattr(traffic, name) is not None), None):
-            raise InputError(f"{twice}: a trace says its requests, leave it out")
+            raise InputError(f"{twice}: has no effect on a trace, which states its requests; leave it out")
         load = trace_load(Path(trace), traffic.speed)
         return replace(load.hit(traffic.prefix_hits), timeout_s=traffic.timeout_s)
     if traffic.speed != 1:
-        raise InputError(f"speed: {traffic.speed:g}; it is of a trace, say rate instead")
+        raise InputError(f"speed: {traffic.speed:g}; it applies only to a trace, use rate instead")
     seed = or_default(traffic.seed, 0)
     load = sample_load(
         _requests(traffic),
@@ -301,7 +301,9 @@ def replicate(
     from llmir.backends.simulate.replications import Replications
 
     if _traffic(traffic).trace is not None:
-        raise InputError("replications: a trace is the same each time, leave one of them out")
+        raise InputError(
+            "replications: has no effect on a trace, which is the same in each run; leave one of them out"
+        )
     count = arguments.integer("replications", times, 2, 1000)
     how = memory, drafts, parallel, precision, estimation
     run = _serving(model, hw, servers, *how)
@@ -390,7 +392,7 @@ def _serving(
     """The function that simulates a load: on a server, or on pools if one of their options is set."""
     servers = record_or_default(Servers, servers)
     if servers.emit is not None:
-        raise InputError(f"emit: {servers.emit}; files start a plan, leave it out")
+        raise InputError(f"emit: {servers.emit}; it applies only to a plan; leave it out")
     how: dict[str, Any] = {"memory": memory, "estimation": estimation}
     one = server(model, hw, drafts=drafts, parallel=parallel, precision=precision, **how)
     if not servers.given.keys() - {"replicas", "router"}:
@@ -399,10 +401,10 @@ def _serving(
     decode = {"decode_verify": servers.decode_verify, "decode_draft": servers.decode_draft}
     given = [name for name, value in decode.items() if value is not None]
     if given and (other is None or record_or_default(Drafts, drafts).draft_tokens is None):
-        raise InputError(f"{given[0]}: is of drafts on decode_program, say that and draft_tokens too")
+        raise InputError(f"{given[0]}: requires decode_program and draft_tokens")
     if servers.link is None:
         raise InputError(
-            "link: pools send caches over one; say nvlink, network, or a rate such as 25GBps,5us"
+            "link: required by pools, to send caches; expected nvlink, network, or a rate such as 25GBps,5us"
         )
     if other is not None:
         drafts = record_or_default(Drafts, drafts)
@@ -413,7 +415,7 @@ def _serving(
 
     def run(load: Load, **counted: Any) -> Simulation:
         if servers.replicas != 1:
-            raise InputError("replicas: of pools, prefill_replicas and decode_replicas say how many")
+            raise InputError("replicas: pools use prefill_replicas and decode_replicas instead")
         return both.run(load, **counts, **counted)
 
     return run

@@ -86,7 +86,7 @@ def sweep(
     asked = _SweepRequest(model, axes, pipeline, price, memory, executor, progress)
     if asked.size > ROWS:
         raise InputError(
-            f"{asked.size:,} rows, and memory takes {ROWS:,}; a file takes any number (-o FILE, sweep_to)"
+            f"{asked.size:,} rows, more than the {ROWS:,} in memory; write them to a file (-o FILE, sweep_to)"
         )
     asked.check_work(ROW_S)
     found: dict[int, list[SweepPart]] = {}
@@ -157,7 +157,7 @@ def step_memory(memory: Memory | None) -> dict[str, Any]:
     """The options of a record that decide whether a step fits; InputError for other options."""
     given = record_or_default(Memory, memory).given
     if name := next((name for name in given if name not in STEP_MEMORY), None):
-        raise InputError(f"{name}: cannot act on one step; leave it out")
+        raise InputError(f"{name}: has no effect on one step; leave it out")
     return given
 
 
@@ -211,7 +211,9 @@ class _SweepRequest:
         if executor is not None and not isinstance(executor, Executor):
             arguments.refuse("executor", executor, "an Executor of concurrent.futures")
         if progress is not None and not callable(progress):
-            arguments.refuse("progress", progress, "a function of rows done, of all, and of those refused")
+            arguments.refuse(
+                "progress", progress, "a function of the numbers of finished, total and refused rows"
+            )
         given = {**({} if "hw" in said else {"hw": "h100-sxm"}), **said}
         given = {**{name: given[name] for name in given if name not in POINTS}, **POINTS, **given}
         self.axes = {name: axis(name, value) for name, value in given.items()}

@@ -83,7 +83,7 @@ def calibrate(
         line("wrote", output_file)
         return
     if quick or seconds:
-        raise InputError(f"{'--quick' if quick else '--seconds'}: says how to measure; it goes with --run")
+        raise InputError(f"{'--quick' if quick else '--seconds'}: requires --run")
     if folder is None:
         raise InputError("missing option '--from' with measured times, or '--run' to measure them here")
     if output_file is not None and Path(output_file).suffix:

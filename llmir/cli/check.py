@@ -55,7 +55,7 @@ def check(**given: Any) -> int:
     if given["index"] is None:
         before, program = inputs.before_and_after(given)
         if program.devices == 1:
-            raise click.UsageError("say --index FILE, or more than one rank: --tp, --pp, --dp")
+            raise click.UsageError("check requires --index FILE, or more than one rank: --tp, --pp, --dp")
         found = compare.check(program, before, batch=given["batch"], new=given["prompt"])
     else:
         _refuse_more(given)
@@ -71,4 +71,6 @@ def _refuse_more(given: dict[str, Any]) -> None:
     for name in given:
         if name not in _OF_INDEX and source(name) is ParameterSource.COMMANDLINE:
             option = "--" + name.replace("_", "-")
-            raise click.UsageError(f"{option}: with --index, the model is held against a file as it is")
+            raise click.UsageError(
+                f"{option}: has no effect with --index, which compares the model with a file as it is"
+            )

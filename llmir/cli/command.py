@@ -116,12 +116,12 @@ def _files(value: object) -> Iterator[str]:
 
 
 def as_options(message: str, params: Iterable[click.Parameter]) -> str:
-    """Rewrite a message of the API for the command line: `think_s: …, say turns too` names --think and
+    """Rewrite a message of the API for the command line: `think_s: …, requires turns` names --think and
     --turns.
 
-    A word is an option's name at the beginning, after "say" or "leave out", before "out", after "one of", or
-    if it contains `_`, which no English word does. An argument with a unit belongs to the option without the
-    unit, except if only the unit adds the `_`: `cancel_s` is a column of a trace.
+    A word is an option's name at the beginning, after "requires", "say", "use" or "leave out", before "out",
+    after "one of", or if it contains `_`, which no English word does. An argument with a unit belongs to the
+    option without the unit, except if only the unit adds the `_`: `cancel_s` is a column of a trace.
     """
     known = {str(p.name): max(p.opts, key=len) for p in params if isinstance(p, click.Option)}
     of = {f"{name}{unit}": name for name in known for unit in ("", "_s", "_bytes")}
@@ -132,7 +132,8 @@ def as_options(message: str, params: Iterable[click.Parameter]) -> str:
         return message
     places = (
         rf"^({names})(?=: )",
-        rf"(?<=\bsay )({names})(?= (?:too|instead)\b)",
+        rf"(?<=\b(?:say|use) )({names})(?= (?:too|instead)\b)",
+        rf"(?<=\brequires )({names})(?=$|[,;]| and )",
         rf"(?<=\bleave out )({names})\b",
         rf"(?<=\bleave )({names})(?= out\b)",
         *([rf"(?<![-\w.$'\"{{=@])({long})(?![\w='\"])"] if long else []),

@@ -96,7 +96,7 @@ def difference(given: dict[str, Any]) -> StepDiff | WorkloadDiff:
         asked["hw_after"] = inputs.join_nodes(asked["hw_after"], given["network"], *programs)
     if given.get("price"):
         if any(program.patches for program in programs):
-            raise InputError("--price: a step of images has no tokens to pay for, leave it out")
+            raise InputError("--price: has no effect on a step of images, which has no tokens; leave it out")
         device, *other = inputs.with_prices(given, device, *filter(None, [asked["hw_after"]]))
         asked["hw_after"] = other[0] if other else None
     found = compare.diff(programs[0], programs[1], device, **asked)

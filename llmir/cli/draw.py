@@ -84,15 +84,21 @@ def _refused(given: dict[str, Any]) -> None:
     if not given["diff"]:
         for name in ("other", "before", "after", "step", "hw_after", "engine_after"):
             if given[name] is not None:
-                raise click.UsageError(f"{names[name]}: says another side; --diff draws two")
+                raise click.UsageError(f"{names[name]}: requires --diff, because it describes a second side")
         return
     for name in ("pipeline", "mla"):
         if given[name] is not None:
-            raise click.UsageError(f"{names[name]}: of two sides, --before and --after say the passes")
+            raise click.UsageError(
+                f"{names[name]}: has no effect with --diff; set the passes with --before and --after"
+            )
     if given["attention"] == "eager":
-        raise click.UsageError("--attention eager: of two sides, --before and --after say the passes")
+        raise click.UsageError(
+            "--attention eager: has no effect with --diff; set the passes with --before and --after"
+        )
     if given["level"] is not None:
-        raise click.UsageError(f"--level {given['level']}: --diff draws each op of a layer, leave it out")
+        raise click.UsageError(
+            f"--level {given['level']}: cannot be combined with --diff, which draws each op of a layer"
+        )
     for name in ("draft", "image_tokens", "layer_tokens"):
         if given[name]:
             raise click.UsageError(f"--{name.replace('_', '-')}: --diff draws prefill and decode without it")

@@ -27,7 +27,7 @@ def read(model: str, logits: str | None = None, *, lenient: bool = False, draft:
     from llmir.api import load
 
     if logits and is_ir(model):
-        raise InputError(f"--logits: {model} is IR already, which says what lm_head runs on")
+        raise InputError(f"--logits: {model} is IR, which fixes the positions of lm_head")
     return _stdin() if model == "-" else load.load(model, logits, lenient=lenient, draft=draft)
 
 
@@ -83,7 +83,7 @@ def passes(
 
     if pipeline is not None:
         for option in ("--attention eager",) * (attention == "eager") + (f"--mla {mla}",) * bool(mla):
-            raise InputError(f"{option}: --pipeline says which passes run, leave one of them out")
+            raise InputError(f"{option}: cannot be combined with --pipeline; leave one of them out")
         return pipeline
     if is_ir(model):
         if mla:
@@ -176,7 +176,7 @@ def hardware(given: Mapping[str, Any], *programs: Program) -> str | Device:
 
     name, cluster, network = given["hw"], given["cluster"], given["network"]
     if cluster is not None and name is not None:
-        raise InputError(f"--cluster {cluster}: says the device too, leave out --hw {name}")
+        raise InputError(f"--cluster {cluster}: names the device too; leave out --hw {name}")
     found = ("h100-sxm" if name is None else str(name)) if cluster is None else library.cluster(str(cluster))
     return found if network is None else join_nodes(found, str(network), *programs)
 
@@ -199,7 +199,7 @@ def link_hardware(given: Mapping[str, Any], *programs: Program) -> str | Device:
         node = library.load(found).node
         if node is None or node.network is None:
             name = library.load(found).name
-            raise InputError(f"--link network: {name} is in no nodes; say --network or --cluster")
+            raise InputError(f"--link network: {name} has no node description; set --network or --cluster")
     return found
 
 
@@ -222,7 +222,7 @@ def workload(program: Program, given: Mapping[str, Any]) -> Workload:
 
     users, tpot_ms = given.get("concurrency"), given.get("max_tpot")
     if users is not None and given["batch"] != 1:
-        raise InputError(f"--concurrency {users}: says how many requests there are, leave --batch out")
+        raise InputError(f"--concurrency {users}: sets the number of requests; leave --batch out")
     (device,) = with_prices(given, hardware(given, program))
     job = estimate.workload(
         program,
@@ -252,11 +252,15 @@ def check_drafts(given: Mapping[str, Any]) -> None:
                 raise InputError(f"--{option} {value}: needs --draft-tokens")
         return
     if given.get("beams") is not None:
-        raise InputError(f"--beams {given['beams']}: drafts are of one sequence, leave --draft-tokens out")
+        raise InputError(
+            f"--beams {given['beams']}: drafts require a single sequence; leave --draft-tokens out"
+        )
     if given.get("logits") == "all":
-        raise InputError("--logits all: is what --draft-tokens verifies with, leave it out")
+        raise InputError("--logits all: --draft-tokens implies it; leave it out")
     if said["acceptance"] is None:
-        raise InputError("--draft-tokens: say --acceptance too, the chance that a draft is right")
+        raise InputError(
+            "--draft-tokens: requires --acceptance, the probability that a draft token is accepted"
+        )
     if given.get("draft") and said["draft_model"]:
         raise InputError(f"--draft-model {said['draft_model']}: --draft has the model's own layer draft")
 

@@ -53,7 +53,7 @@ def kv(**given: Any) -> None:
     context = click.get_current_context()
     for name in IDLE:
         if context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE:
-            raise InputError(f"{name}: cannot act, no cache depends on it; leave it out")
+            raise InputError(f"{name}: has no effect on caches; leave it out")
     form = output.choose(given["output_file"], given["form"], CacheTransfer)
     program = inputs.lower(given)
     asked = {name: given[name] for name in ("batch", "prompt", "link")}
@@ -63,4 +63,4 @@ def kv(**given: Any) -> None:
     output.result(found, form, given["output_file"])
     positions = program.facts.get("positions")
     if isinstance(positions, int) and given["prompt"] > positions:
-        output.note(f"prompt {given['prompt']} reaches beyond the model's {positions} positions")
+        output.note(f"prompt {given['prompt']} exceeds the model's {positions} positions")

@@ -48,7 +48,7 @@ def choose(
     if output is None or output == "-":
         chosen = form or kind.prints
         if chosen in BINARY and sys.stdout is not None and sys.stdout.isatty():
-            raise InputError(f"--format {chosen}: is of bytes, which no terminal shows; say -o FILE")
+            raise InputError(f"--format {chosen}: writes binary data; name a file with -o FILE")
         return chosen
 
     def find(suffix: str) -> str | None:
@@ -115,7 +115,7 @@ def check_page(form: str, max_size: int | None) -> dict[str, int]:
     if max_size is None:
         return {}
     if form != "page":
-        raise InputError("--max-size: is of a page, such as -o page.html")
+        raise InputError("--max-size: applies only to a page, such as -o page.html")
     return {"max_size": max_size}
 
 

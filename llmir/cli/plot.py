@@ -81,7 +81,7 @@ def _acting(given: Mapping[str, Any]) -> None:
     """InputError for an option that does not apply to such a plot."""
     kind, phase = given["kind"], given["phase"]
     if given["by"] is not None and kind != "distributions":
-        raise InputError(f"--by {given['by']}: is of distributions, and this is {kind}")
+        raise InputError(f"--by {given['by']}: applies only to distributions, not to {kind}")
     if phase != "both" and kind not in STEPS:
         raise InputError(f"--phase {phase}: is of {', '.join(STEPS)}; {kind} has decode steps")
 

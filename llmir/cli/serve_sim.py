@@ -58,7 +58,7 @@ def alone(given: Mapping[str, Any]) -> None:
     for name in ALONE:
         if given[name] is not None:
             option = name.replace("_", "-")
-            raise InputError(f"--{option}: --rates has runs of its own; leave one of them out")
+            raise InputError(f"--{option}: cannot be combined with --rates; leave one of them out")
 
 
 FILES = ("trace", "output_file", "requests_out", "steps_out", "trace_out")
@@ -210,7 +210,7 @@ def _single(given: Mapping[str, Any]) -> None:
             continue
         if times:
             option = name.replace("_", "-")
-            raise InputError(f"--{option}: is of one run, leave out --replications {times}")
+            raise InputError(f"--{option}: applies to one run; leave out --replications {times}")
         if name == "trace_out":
             check_target(given[name])
         else:

@@ -124,7 +124,9 @@ def _chat(ctx: click.Context, given: dict[str, Any]) -> dict[str, Any]:
             name
         ) == ParameterSource.COMMANDLINE:
             option = name.replace("_", "-")
-            raise InputError(f"--{option}: is of chat logs, which need --model; other tables say what ran")
+            raise InputError(
+                f"--{option}: applies only to chat logs with --model; other tables name what ran"
+            )
     return {}
 
 

@@ -135,7 +135,7 @@ class Guard:
         if self.token is not None:
             return self._let_in(headers, token)
         if query:
-            raise RejectionError(400, "the address takes no query")
+            raise RejectionError(400, "this address has no query parameters")
         return None
 
     def _let_in(self, headers: _Headers, token: str | None) -> bytes | None:
@@ -149,7 +149,7 @@ class Guard:
         if token is None and _equal(_cookie(headers.one("cookie") or ""), kept):
             return None
         raise RejectionError(
-            401, "a token is asked for: open /?token=TOKEN, or send Authorization: Bearer TOKEN"
+            401, "a token is required: open /?token=TOKEN, or send Authorization: Bearer TOKEN"
         )
 
 

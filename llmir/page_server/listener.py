@@ -36,7 +36,7 @@ def serve(host: str, port: int, token: str | None, *, opens: bool = False) -> No
     if token is not None and (not token.isascii() or not token.isprintable() or not token or " " in token):
         raise InputError("--token: expected printable ASCII without spaces")
     if not is_loopback(host) and token is None:
-        raise InputError(f"--host {host}: others reach it, say --token too")
+        raise InputError(f"--host {host}: other machines can reach it; it requires --token")
     with closing(bound(host, port)) as listener:
         own = listener.getsockname()[1]
         shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)

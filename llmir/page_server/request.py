@@ -105,7 +105,7 @@ def _preset(value: object) -> str:
     if found is None:
         near = suggest(said[:_LONGEST], presets.names())
         raise InputError(
-            f"model: no bundled one is {arguments.show_value(said)}{near}; GET /api/models lists them"
+            f"model: no bundled model is named {arguments.show_value(said)}{near}; GET /api/models lists them"
         )
     return found.name
 
@@ -118,6 +118,6 @@ def _device(value: object) -> Device:
     if said not in known:
         near = suggest(said[:_LONGEST], known)
         raise InputError(
-            f"hw: no bundled device is {arguments.show_value(said)}{near}; GET /api/hw lists them"
+            f"hw: no bundled device is named {arguments.show_value(said)}{near}; GET /api/hw lists them"
         )
     return library.load(said)

@@ -171,10 +171,10 @@ def test_a_record_takes_a_value_or_says_why_in_one_line(
         (lambda: llmir.Servers(replicas=0), "replicas: expected an integer from 1"),
         (lambda: llmir.Estimation(efficiency={"memory": "x"}), "efficiency: memory: expected a number"),
         (lambda: llmir.workload(TINY, "h100", memory={"reserve_bytes": 1}), "memory: expected llmir.Memory"),
-        (lambda: llmir.workload(TINY, "h100", estimation=llmir.Estimation("h200")), "says the device"),
+        (lambda: llmir.workload(TINY, "h100", estimation=llmir.Estimation("h200")), "names the device"),
         (lambda: llmir.simulate(TINY, "h100", 2), "traffic: expected llmir.Traffic"),
-        (lambda: llmir.plan(TINY), "traffic: say how many requests"),
-        (lambda: llmir.plan(TINY, "h100", llmir.Traffic(closed=2)), "closed: the requests of a plan"),
+        (lambda: llmir.plan(TINY), "traffic: requires a rate in requests per second"),
+        (lambda: llmir.plan(TINY, "h100", llmir.Traffic(closed=2)), "closed: has no effect in a plan"),
         (lambda: llmir.server(TINY, "h100", memory=llmir.Memory(cache_policy="paged")), "cache_policy"),
     ],
 )

@@ -99,7 +99,7 @@ def test_a_sweep_has_room_for_what_a_workload_has(how: dict[str, Any]) -> None:
 
 
 def test_a_sweep_refuses_limits_of_whole_requests() -> None:
-    with pytest.raises(InputError, match="max_model_len: cannot act on one step"):
+    with pytest.raises(InputError, match="max_model_len: has no effect on one step"):
         llmir.sweep(MODEL, {"batch": 1}, memory=llmir.Memory(max_model_len=5000))
 
 

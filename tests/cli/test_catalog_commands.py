@@ -62,7 +62,7 @@ def test_the_devices_are_listed_with_sources(run: Run) -> None:
     shown = " ".join(run("hw").out.split())
     amd = "mi250, mi300x, mi325x, mi355x take what aiter has, as measured on MI300X, MI355X, before those."
     assert amd in shown
-    assert "Times of what aiter has are borrowed from MI300X and MI355X" in " ".join(
+    assert "Times of aiter kernels are transferred from MI300X and MI355X" in " ".join(
         run("hw", "mi325x").out.split()
     )
     device = library.load("h100-sxm")

@@ -161,7 +161,7 @@ def test_a_prompt_beyond_the_positions_is_a_note(run: Run) -> None:
     ran = run("analyze", "tiny.json", "--prompt", "64", "--generate", "2")
     assert (ran.code, ran.err) == (
         0,
-        "note: prompt 64 + generate 2 reaches beyond the model's 64 positions\n",
+        "note: prompt 64 + generate 2 exceeds the model's 64 positions\n",
     )
 
 

@@ -19,12 +19,15 @@ SIMULATED = ("serve-sim", "llama3.1-8b", "--rate", "2")
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        (("--think", "3"), "--think: 3; it is of sessions, say --turns too"),
+        (("--think", "3"), "--think: 3; it requires --turns"),
         (("--warm-up", "2000"), "--warm-up: 2,000 requests"),
-        (("--speed", "3"), "say --rate instead"),
-        (("--closed", "3"), "by one of --rate, --closed and --trace"),
+        (("--speed", "3"), "use --rate instead"),
+        (("--closed", "3"), "requires one of --rate, --closed and --trace"),
         (("--turns", "3", "--prefix-hits", "0.5"), "--prefix-hits: 0.5;"),
-        (("--link", "nvlink", "--replicas", "2"), "--prefill-replicas and --decode-replicas say how many"),
+        (
+            ("--link", "nvlink", "--replicas", "2"),
+            "pools use --prefill-replicas and --decode-replicas instead",
+        ),
         (("--cost", "ideal", "--efficiency", "memory=0.5"), "leave --cost out"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -37,7 +40,7 @@ def test_an_error_of_a_command_names_options(run: Run, asked: tuple[str, ...], w
 
 
 def test_the_same_error_in_python_names_the_argument() -> None:
-    with pytest.raises(InputError, match=r"^think_s: 3; it is of sessions, say turns too$"):
+    with pytest.raises(InputError, match=r"^think_s: 3; it requires turns$"):
         llmir.traffic(llmir.Traffic(rate=2, think_s=3))
 
 
@@ -65,13 +68,19 @@ def test_each_option_of_each_command_has_a_name_that_errors_can_say() -> None:
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        (("--efficiency", "memory=0.5"), "--efficiency: memory cannot act"),
-        (("--link", "25GBps", "--efficiency", "nvlink=0.5"), "--efficiency: cannot act, the link's rate is"),
-        (("--link", "25GBps", "--cost", "ideal"), "--cost: cannot act"),
-        (("--engine", "vllm"), "--engine: cannot act"),
-        (("--weights", "fp8"), "--weights: cannot act, no cache depends on it"),
-        (("--routing", "even"), "--routing: cannot act"),
-        (("--link", "network"), "--link network: H100-SXM is in no nodes; say --network or --cluster"),
+        (("--efficiency", "memory=0.5"), "--efficiency: memory has no effect"),
+        (
+            ("--link", "25GBps", "--efficiency", "nvlink=0.5"),
+            "--efficiency: has no effect with the rate of a link",
+        ),
+        (("--link", "25GBps", "--cost", "ideal"), "--cost: has no effect"),
+        (("--engine", "vllm"), "--engine: has no effect"),
+        (("--weights", "fp8"), "--weights: has no effect on caches"),
+        (("--routing", "even"), "--routing: has no effect"),
+        (
+            ("--link", "network"),
+            "--link network: H100-SXM has no node description; set --network or --cluster",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

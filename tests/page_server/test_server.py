@@ -345,7 +345,7 @@ def test_it_serves_until_it_is_interrupted_and_writes_nothing(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (["--host", "0.0.0.0"], "others reach it, say --token too"),
+        (["--host", "0.0.0.0"], "other machines can reach it; it requires --token"),
         (["--host", "192.0.2.1", "--token", "x"], os.strerror(errno.EADDRNOTAVAIL)),
         (["--token", "a b"], "printable ASCII"),
         (["--token", ""], "printable ASCII"),

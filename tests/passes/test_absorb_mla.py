@@ -274,7 +274,7 @@ def test_a_step_of_both_phases_does_the_work_of_each() -> None:
     assert pickle.loads(pickle.dumps(both)).time_s == both.time_s
     grid = llmir.analyze(program, "h200", batch=[16, 32], new=1, context=4096, beside=[chunk])
     assert grid.time_s[1] == pytest.approx(both.time_s)
-    with pytest.raises(InputError, match="one new token and more are of two phases"):
+    with pytest.raises(InputError, match="one and of several new tokens mixes two phases"):
         llmir.analyze(program, "h200", new=[1, 2])
 
 

@@ -35,7 +35,11 @@ def product(block: str = "mlp", axes: str = "(embed, inner)") -> Program:
             "outside compressor, embedding, lm_head, norm, router",
         ),
         (product("lm_head"), "quantize{weights=mxfp4, activations=mxfp4}", "weights=mxfp4, but no weight"),
-        (product(), "quantize{activations=fp8}", "activations=fp8 needs weights of its kind as narrow"),
+        (
+            product(),
+            "quantize{activations=fp8}",
+            "activations=fp8 needs weights of its kind, at most as wide",
+        ),
         (product(), "quantize{kv=fp8}", "kv=fp8, but program 'product' has no cache"),
         (product(), "quantize{collectives=fp8}", "collectives=fp8, but no collective joins ranks"),
         (

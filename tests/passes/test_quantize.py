@@ -241,7 +241,7 @@ def test_a_plan_is_the_same_as_a_mapping_and_as_text() -> None:
         ("weights=fp8_e4m3_c.kn", "unknown dtype"),
         ("kv=int4", "kv: unknown dtype 'int4'; allowed are fp32, bf16"),
         ("activations=int4", "activations: unknown dtype"),
-        ("activations=fp8", "needs weights of its kind as narrow"),
+        ("activations=fp8", "needs weights of its kind, at most as wide"),
         ("weights=fp8, activations=int8", "no arithmetic for weights fp8 with activations int8"),
         ("weights=fp8, activations=nvfp4", "no arithmetic"),
         ("plan=(down_projj:fp8)", "no module 'down_projj'; did you mean down_proj"),

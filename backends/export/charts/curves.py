@@ -94,7 +94,7 @@ def of_report(name: str, over: str, step: Report) -> CurveGroup:
 def of_workload(name: str, over: str, job: Workload) -> CurveGroup:
     """Decode steps of a workload: halfway through its output by batch, or for its batch by context."""
     if job.program.patches:
-        raise InputError(f"{name}: {job.program.name} is of images, and has no decode steps")
+        raise InputError(f"{name}: {job.program.name} is an image model without decode steps")
     parts = job.program.micro_batches * job.program.parallelism.dp
     middle = job.length + job.generate // 2 - 1
     if over == "batch":
@@ -288,7 +288,7 @@ def _band(each: tuple[StepCurve, ...]) -> str:
     if not known.size:
         return ""
     low, high = (f"{100 * float(f(known)):.0f}" for f in (np.min, np.max))
-    return f"shaded: ± {low if low == high else f'{low}–{high}'}%, the mean error that is known of such times"
+    return f"shaded: ± {low if low == high else f'{low}–{high}'}%, the known mean error of such times"
 
 
 def _hollow(each: tuple[StepCurve, ...]) -> str:

@@ -18,7 +18,7 @@ from .frame import LIMIT, SMALL, TEXT, annotate, axes, head, lay_out, notes, pla
 
 POINTS = 4096  # decode steps that are estimated one by one; longer outputs are sampled at this many
 PARTS = (("weights", "#C3CAD6", ""), ("caches", "#9DB8DC", "////"), ("activations", "#F6C9AE", "...."))
-NOTE = "activations are those of the fullest moment of a step; while prompts are read caches grow evenly"
+NOTE = "activations at the peak of a step; caches grow evenly during prefill"
 NAMES = 44  # ops that are named below an axis
 EDGE = "#3D4659"
 GB = 10**9
@@ -83,7 +83,7 @@ def memory(data: Workload | Report, ax: Any = None) -> Any:
 
 def _request(job: Workload, ax: Any) -> Any:
     if job.program.patches:
-        raise InputError(f"plot_memory: {job.program.name} is of images; take its step (job.encode)")
+        raise InputError(f"plot_memory: {job.program.name} is an image model; pass its step (job.encode)")
     of = held_bytes(job)
     ax = axes("plot_memory", ax, 4.8)
     below = np.zeros(len(of.time_s))
@@ -191,7 +191,7 @@ def _step(step: Report, ax: Any) -> Any:
         f"{step.phase or 'step'}: {wording.step_title(step)} · {resident}",
         setting(step.program, step.plan.model),
     )
-    alike = "a layer stands there as often as it differs in what is alive: first, between, last"
+    alike = "a layer appears once for each different set of live tensors: first, middle, last"
     lay_out(ax)
     down = ax.get_window_extent().y0 - ax.xaxis.label.get_window_extent().y0
     notes(ax, (), f"at the peak there are {most}" if most else "", alike, down=8 + down * 72 / ax.figure.dpi)

@@ -294,5 +294,5 @@ def _handles(of: Mapping[str, Report], seconds: Mapping[str, TimeColumn]) -> lis
 
 def _words(of: Mapping[str, Report]) -> str:
     """The basis of the shares."""
-    apart = ", prefill and decode apart" if {"prefill", "decode"} <= of.keys() else ""
+    apart = ", prefill and decode separately" if {"prefill", "decode"} <= of.keys() else ""
     return f"shares of each column's total{apart}; time by what bounds it"

@@ -138,7 +138,7 @@ class AllReduce(Collective):
     def moved(self, x: Tensor) -> Tensor:
         """A whole sum on every rank. Integers without scales are added as in NCCL, even if they overflow."""
         if x.dtype.low and x.dtype != INT8:
-            raise VerifyError(f"{x} is too narrow to add in")
+            raise VerifyError(f"{x} has too low a precision for a sum")
         return x.laid(x.placements, summed(x, self.over), x.tokens)
 
     def wire(self, payload: Size, ranks: int) -> Size:
@@ -167,7 +167,7 @@ class ReduceScatter(Collective):
     def moved(self, x: Tensor) -> Tensor:
         """Each rank has the sum of its piece."""
         if x.dtype.low and x.dtype != INT8 and not self.to:
-            raise VerifyError(f"{x} is too narrow to add in; say the type of the sum, to=…")
+            raise VerifyError(f"{x} has too low a precision for a sum; set the type of the sum with to=…")
         y = replaced(x, self.dim, (*placement_of(x, self.dim), *self.over), summed(x, self.over))
         return y.to(dtype(self.to)) if self.to else y
 

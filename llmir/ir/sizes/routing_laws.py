@@ -70,7 +70,7 @@ class Law(ABC):
 
     def popularity(self, chosen: int, experts: int) -> Array:
         """The probability that a token chooses each expert; VerifyError if the law does not define it."""
-        fact = "says how busy ranks are, but not with which experts; expected chance, even or zipf:skew"
+        fact = "states the load of ranks, but not of experts; expected chance, even or zipf:skew"
         raise VerifyError(f"copies of experts: {self.word} {fact}")
 
     def noise(self, chances: Array) -> Array:

@@ -320,7 +320,7 @@ def _apply(draft: _Draft, rule: Rule, match: Match) -> bool:
     new = (built,) if isinstance(built, Value) else tuple(built)
     given, due = [builder.type(v) for v in new], [draft.types[v] for v in old]
     if given != due:
-        raise VerifyError(f"rule {rule.name}: gives {given}, must give {due}")
+        raise VerifyError(f"rule {rule.name}: returns {given}, must return {due}")
     return _splice(draft, gone, builder.nodes, dict(zip(old, new, strict=True)))
 
 

@@ -211,7 +211,7 @@ class _Reader:
         axes = (part.partition("=") for part in inner.split(","))
         how = _parse_block(block)
         if any(type(value) is not {"ep": int, "sp": bool}.get(key) for key, value in how.items()):
-            raise ParseError("a mesh says ep, a number, and sp, true or false")
+            raise ParseError("a mesh needs ep, a number, and sp, true or false")
         self.mesh = Mesh(tuple((name.strip(), int(size)) for name, _, size in axes), **how)
 
     def _entries(self, line: str) -> None:

@@ -145,7 +145,7 @@ def _verify_body(program: Program, graph: Graph, name: str, op: Loop, operands: 
     if takes != operands:
         raise VerifyError(f"{where}: the body takes {_list(takes)}, got {_list(operands)}")
     if gives != (due := (*takes[: op.carried], *op.gives)):
-        raise VerifyError(f"{where}: the body must give back {_list(due)}, not {_list(gives)}")
+        raise VerifyError(f"{where}: the body must return {_list(due)}, not {_list(gives)}")
 
 
 def _verify_handover(before: Graph, after: Graph, stage: int) -> None:

@@ -278,9 +278,9 @@ def test_check_exits_1_when_something_is_lost(run: Run, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ((), "say --index FILE, or more than one rank"),
+        ((), "requires --index FILE, or more than one rank"),
         (("--tp", "3"), "tp can be 1, 2, 4"),
-        (("--index", "index.json", "--tp", "2"), "--tp: with --index"),
+        (("--index", "index.json", "--tp", "2"), "--tp: has no effect with --index"),
         (("--pp", "2", "--micro-batches", "2", "--batch", "3"), "a multiple of the 2 micro-batches, got 3"),
         (("--pp", "3"), "which has 2 layers"),
         (("-p", "shard{tp=2}", "--tp", "2"), "is sharded over 2 ranks already, expected one"),

@@ -65,9 +65,9 @@ def test_answers_of_one_token_have_no_terms(sides: list[llmir.Program]) -> None:
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        ({"chunk": 3}, "chunk: 3 is of requests"),
-        ({"cached": 3}, "cached: 3 is of requests"),
-        ({"concurrency": 3}, "concurrency: 3 is of requests"),
+        ({"chunk": 3}, "chunk: 3 applies only to requests"),
+        ({"cached": 3}, "cached: 3 applies only to requests"),
+        ({"concurrency": 3}, "concurrency: 3 applies only to requests"),
         ({"concurrency": 3, "batch": 2, **ASKED}, "leave batch out"),
         ({"concurrency": 0, **ASKED}, "concurrency"),
         ({"cached": 700, **ASKED}, "expected fewer than the 700 tokens"),
@@ -108,7 +108,7 @@ def test_both_loops_have_the_lengths_that_are_asked_for(sides: list[llmir.Progra
 
 def test_lengths_without_users_are_refused(sides: list[llmir.Program], run: Run) -> None:
     for asked in (ASKED, {"new": 1, "context": 100}):
-        with pytest.raises(InputError, match="lengths: 'fixed'; only answers in a closed loop differ"):
+        with pytest.raises(InputError, match="lengths: 'fixed'; it requires concurrency"):
             llmir.diff(*sides, "h100", **asked, lengths="fixed")
     done = run("diff", "llama3.1-8b", "--lengths", "fixed")
-    assert done.code == 2 and done.err.startswith("error: --lengths: 'fixed'; only answers")
+    assert done.code == 2 and done.err.startswith("error: --lengths: 'fixed'; it requires --concurrency")

@@ -133,7 +133,7 @@ def test_an_op_that_nothing_was_measured_of_says_what_stands_in() -> None:
     try:
         for program, kind, basis in (
             (own, "attention", "no kernel measured"),
-            (staged, "collective", "borrowed from A100-80-SXM (torch.distributed nccl)"),
+            (staged, "collective", "transferred from A100-80-SXM (torch.distributed nccl)"),
         ):
             step = llmir.analyze(program, "h100", batch=8, new=64)
             (op,) = (op for op in step.work if op.kind == kind and not op.name.endswith("recv"))

@@ -157,11 +157,11 @@ def test_the_band_is_of_what_it_is_known_of() -> None:
 
 def test_whose_kernels_and_whose_host(run: Run) -> None:
     assert (
-        "calibrated, vllm kernels, host of hf-transformers 4;"
+        "calibrated, vllm kernels, CPU time of hf-transformers 4;"
         in run("analyze", "llama3.1-8b", "--engine", "hf-transformers").out
     )
     shown = run("analyze", "llama3.1-8b", "--engine", "trtllm").out
-    assert "calibrated, trtllm kernels, host of trtllm 1.1" in shown
+    assert "calibrated, trtllm kernels, CPU time of trtllm 1.1" in shown
 
 
 def test_calibrated_is_the_default_where_kernels_were_measured_or_can_be_borrowed() -> None:

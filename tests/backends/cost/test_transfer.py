@@ -176,7 +176,7 @@ def test_rows_without_their_device_borrow_its_relatives_kernels() -> None:
     program = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of())
     steps = [by.step(program, H100, "vllm", 8, 1, 512) for by in (plain, alone, other)]
     products = [{op.name: op for op in step.ops}["layer.qkv_proj"] for step in steps]
-    said = ["calibrated", "borrowed from A100-80-SXM", "calibrated for sglang"]
+    said = ["calibrated", "transferred from A100-80-SXM", "calibrated for sglang"]
     assert [str(product.basis) for product in products] == said
     with pytest.raises(InputError, match="the roofline uses no measured kernels"):
         cost_model_choice("ideal", "device")

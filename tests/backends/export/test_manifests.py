@@ -190,7 +190,7 @@ def test_files_are_written_next_to_the_table(run: Run, tmp_path: Path) -> None:
     done = run(*ASKED, "--weights", "bf16,int4", "--emit", "k8s", "--emit-to", str(folder))
     assert done.code == 0 and done.out.startswith("cheapest plan: "), done.err
     assert sorted(path.name for path in folder.iterdir()) == ["benchmark.sh", "kubernetes.yaml"]
-    assert "no flag is known that makes weights int4" in " ".join(done.out.split())
+    assert "llmir knows no flag that makes weights int4" in " ".join(done.out.split())
     printed = run(*ASKED, "--weights", "bf16,int4", "--emit", "k8s")
     assert printed.out == (folder / "kubernetes.yaml").read_text(encoding="utf-8")
 
@@ -207,7 +207,7 @@ def test_files_are_written_next_to_the_table(run: Run, tmp_path: Path) -> None:
             "is an input, it is not overwritten",
         ),
         (("--emit", "vllm", "--emit-to", ".", "-o", "serve.sh"), "serve.sh"),
-        (("--emit", "k8s", "--hw", "tpu-v6e"), "the plan is of no engine"),
+        (("--emit", "k8s", "--hw", "tpu-v6e"), "the plan uses no engine"),
         (("--emit", "k8s", "--hw", "mi300x", "--engine", "sglang"), "no image of sglang is known for MI300X"),
         (("--emit", "dynamo", "--engine", "trtllm"), "no flags of its TensorRT-LLM workers are known"),
     ],
@@ -252,7 +252,7 @@ def test_a_folder_of_this_machine_is_no_model_of_a_pod(run: Run, tmp_path: Path)
 
 
 def test_an_engine_without_a_command_is_refused() -> None:
-    with pytest.raises(InputError, match="say --engine vllm or sglang or trtllm"):
+    with pytest.raises(InputError, match="set --engine vllm or sglang or trtllm"):
         llmir.plan("llama3.1-8b", **records(llmir.plan, rate=1, emit="k8s", engine="hf-transformers"))
 
 
@@ -263,9 +263,19 @@ def test_an_engine_without_a_command_is_refused() -> None:
         ("llama3.1-8b", "h100-sxm", "--weights fp8 --activations bf16", "run with fp8 activations"),
         ("llama3.1-8b", "a100-80-sxm", "--weights fp8 --activations fp8", "run with the checkpoint's activ"),
         # --dtype and --quantization do not change weights that the checkpoint has in a narrow type.
-        ("gpt-oss-20b", "h100-sxm", "--weights bf16", "the checkpoint's weights are mxfp4, and no flag"),
-        ("deepseek-v3", "h200", "--weights fp8", "the checkpoint's weights are fp8_b128x128, and no flag"),
-        ("llama3.1-8b", "h100-sxm", "--kv int8", "no flag is known that sets kv int8"),
+        (
+            "gpt-oss-20b",
+            "h100-sxm",
+            "--weights bf16",
+            "the checkpoint's weights are mxfp4, and llmir knows no flag",
+        ),
+        (
+            "deepseek-v3",
+            "h200",
+            "--weights fp8",
+            "the checkpoint's weights are fp8_b128x128, and llmir knows no flag",
+        ),
+        ("llama3.1-8b", "h100-sxm", "--kv int8", "llmir knows no flag that sets kv int8"),
     ],
 )
 def test_types_that_the_engine_would_not_run_are_not_emitted(
@@ -280,7 +290,7 @@ def test_a_type_without_a_flag_loses_to_one_with_a_flag() -> None:
     asked = {"rate": 1, "gpus": 1, "requests": 100, "kv": "int8,fp8", "engine": "vllm", "emit": "vllm"}
     found = llmir.plan("llama3.1-8b", "h100-sxm", **records(llmir.plan, **asked))
     assert found.best is not None and found.best.structure.types.kv == "fp8"
-    assert "no flag is known that sets kv int8" in found.refused["H100-SXM kv int8"].why
+    assert "llmir knows no flag that sets kv int8" in found.refused["H100-SXM kv int8"].why
 
 
 def test_one_cache_config_of_tensorrt_llm_has_type_and_share() -> None:

@@ -96,7 +96,7 @@ def test_a_share_is_taken_if_it_acts_and_refused_if_not(link: str) -> None:
                 > 0
             )
         else:
-            with pytest.raises(InputError, match=f"efficiency: {name} cannot act, caches go over "):
+            with pytest.raises(InputError, match=f"efficiency: {name} has no effect; set that of "):
                 llmir.kv(LLAMA, "dgx-a100", link=link, estimation=llmir.Estimation(efficiency={name: share}))
 
 
@@ -113,7 +113,7 @@ def test_a_model_without_caches_has_none_to_move() -> None:
         ("h100", "5x", "link: expected a rate and a latency such as 25GBps,5us, got '5x'"),
         ("l4", "nvlink", "link: L4 has host, pcie, network"),
         ("gh200", "nvlink-c2c", "link: GH200 has host, nvlink, pcie, network"),
-        ("cpu", "host", "CPU has no link to its host that is known"),
+        ("cpu", "host", "CPU has no known link to its host"),
     ],
 )
 def test_a_link_that_is_not_there_is_refused(device: str, link: str, says: str) -> None:
@@ -133,7 +133,7 @@ def test_the_command_says_what_the_api_says() -> None:
         assert "268,435,456 bytes" in runner.invoke(cli, [*asked, "--format", form]).output
     for prompt, beyond in (("4096", False), ("4097", True)):
         said = runner.invoke(cli, ["kv", "llama-2-7b", "--prompt", prompt]).output
-        assert ("reaches beyond the model's 4096 positions" in " ".join(said.split())) == beyond
+        assert ("exceeds the model's 4096 positions" in " ".join(said.split())) == beyond
     assert runner.invoke(cli, ["kv", "llama-2-7b", "--prompt", "0"]).exit_code == 2
     assert runner.invoke(cli, ["kv", "llama-2-7b", "--link", "sneakers"]).exit_code == 2
 

@@ -174,7 +174,7 @@ def test_a_largest_batch_beyond_what_the_engine_runs_says_so(run: Run) -> None:
     assert job.pool.sequences == 1024 < job.max_batch < job.memory.max_requests
     line = next(line for line in run(*asked).out.splitlines() if line.startswith("largest batch"))
     assert f"{job.max_batch:,} with --max-num-seqs; " in line
-    assert "runs 1,024 unless told" in line
+    assert "runs 1,024 by default" in line
     told = run(*asked, "--max-num-seqs", "2000").out
     assert "unless told" not in told
 
@@ -238,7 +238,7 @@ def test_lines_are_those_of_the_log(run: Run) -> None:
     for term in ("79.19  physical, of 80.00 nominal", "75.23  95% of physical memory", "weights      14.96"):
         assert term in out
     nominal = run("explain", "llama3.1-8b", "memory", "--hw", "a6000", "--cost", "ideal").out
-    assert "48.00  nominal, what the driver gives is not known" in nominal
+    assert "48.00  nominal; the driver's value is not known" in nominal
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_lines_are_those_of_the_log(run: Run) -> None:
     [
         (
             ("analyze", "llama3.1-8b", "--max-num-seqs", "8", "--cost", "ideal"),
-            "--max-num-seqs: is of an engine's step",
+            "--max-num-seqs: requires an engine",
         ),
         (
             ("analyze", "llama3.1-8b", "--max-batched-tokens", "8", "--max-num-seqs", "9"),

@@ -229,7 +229,7 @@ def test_json_and_tables_have_both_answers(run: Run) -> None:
         ({"concurrency": 0}, "concurrency: expected an integer from 1"),
         ({"concurrency": 4, "batch": 4}, "concurrency: 4 requests; leave batch out"),
         ({"concurrency": 4, "chunk": 512, "max_batched_tokens": 256}, "chunk: 512 tokens of a step are"),
-        ({"max_tpot_s": 0.1}, "max_tpot_s: 0.1; it limits concurrency"),
+        ({"max_tpot_s": 0.1}, "max_tpot_s: 0.1; it requires concurrency"),
         ({"concurrency": 4, "max_tpot_s": 0.0}, "max_tpot_s: expected a number above 0"),
         (
             {"concurrency": 4, "max_tpot_s": 0.1, "generate": 1},
@@ -247,7 +247,7 @@ def test_a_batch_and_users_are_not_both(run: Run) -> None:
     said = run("analyze", "qwen3-4b", "--batch", "4", "--concurrency", "4")
     assert (said.code, said.err) == (
         2,
-        "error: --concurrency 4: says how many requests there are, leave --batch out\n",
+        "error: --concurrency 4: sets the number of requests; leave --batch out\n",
     )
 
 

@@ -149,7 +149,7 @@ def test_what_cannot_be_verified(programs: tuple[Program, Program, Program], job
     with pytest.raises(InputError, match="draft_tokens: expected an integer from 1 to 64"):
         llmir.speculate(job, llmir.Drafts(draft_tokens=0, acceptance=0.5, verify=every))
     one = llmir.workload(last, "h100-sxm", generate=1)
-    with pytest.raises(InputError, match="drafts are of later tokens"):
+    with pytest.raises(InputError, match="drafts start with the second token"):
         llmir.speculate(one, llmir.Drafts(draft_tokens=4, acceptance=0.5, verify=every))
     loop = llmir.workload(last, "h100-sxm", concurrency=8)
     with pytest.raises(InputError, match="a closed loop of users has no drafts"):
@@ -209,9 +209,9 @@ def test_the_command_says_what_a_step_yields(run: Run) -> None:
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        ((), "--draft-tokens: say --acceptance too"),
-        (("--acceptance", "0.7", "--logits", "all"), "--logits all: is what --draft-tokens verifies with"),
-        (("--acceptance", "0.7", "--generate", "1"), "generate: 1; drafts are of later tokens"),
+        ((), "--draft-tokens: requires --acceptance"),
+        (("--acceptance", "0.7", "--logits", "all"), "--logits all: --draft-tokens implies it"),
+        (("--acceptance", "0.7", "--generate", "1"), "generate: 1; drafts start with the second token"),
         (("--acceptance", "2"), "--acceptance: expected a number"),
         (("--acceptance", "0.7", "--concurrency", "8"), "a closed loop of users has no drafts"),
     ],

@@ -123,9 +123,9 @@ def test_json_has_what_a_step_yields_and_what_drafts_take_of_it(draft: Any) -> N
     ("more", "says"),
     [
         ({"emit": "vllm", "engine": "vllm@0.10"}, "drafting by lookup is known from 0.11 on, from docs.vllm"),
-        ({"verify": None}, "say verify too"),
-        ({"acceptance": None}, "say acceptance too"),
-        ({"draft_tokens": None}, "say draft_tokens too"),
+        ({"verify": None}, "requires verify"),
+        ({"acceptance": None}, "requires acceptance"),
+        ({"draft_tokens": None}, "requires draft_tokens"),
         ({"draft_tokens": 0}, "^draft_tokens: "),
     ],
 )
@@ -249,4 +249,4 @@ def test_the_command_plans_with_drafts(run: Run) -> None:
     assert done.code == 0 and "and yields 2.77 tokens; Llama-3.2-1B drafts them" in text
     assert "H100-SXM pp 2: vllm verifies no drafts in pipeline stages" in text and "draft_tokens" not in text
     wrong = run(*asked, "--draft-tokens", "4")
-    assert wrong.code == 2 and "--draft-tokens: say --acceptance too" in wrong.err
+    assert wrong.code == 2 and "--draft-tokens: requires --acceptance" in wrong.err

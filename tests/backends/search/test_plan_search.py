@@ -364,7 +364,7 @@ def test_every_format_has_the_plans(form: str) -> None:
         ((*ASKED, "--gpus", "1e30"), "--gpus: expected an integer from 1 to 65,536"),
         (("gpt2", "--rate", "1"), "prompt: 2,048 tokens and 128 generated are more than the 1,024 positions"),
         ((*ASKED, "--generate", "1"), "a plan is for answers from 2 tokens up"),
-        ((*ASKED, "--engine", "hf-transformers"), "say --engine too, one of sglang, trtllm, vllm"),
+        ((*ASKED, "--engine", "hf-transformers"), "requires --engine, one of sglang, trtllm, vllm"),
     ],
 )
 def test_what_means_nothing_is_one_line(arguments: tuple[str, ...], says: str) -> None:
@@ -415,13 +415,13 @@ def test_a_plan_is_emitted_as_a_command(engine: str, words: tuple[str, ...]) -> 
     ("arguments", "says"),
     [
         (("--emit", "tgi"), "--emit: expected vllm, sglang, trtllm, compose, k8s or dynamo"),
-        (("--emit", "sglang"), "emit: sglang; the plan is of vllm"),
-        (("--emit", "vllm", "--weights", "int4"), "no flag is known that makes weights int4"),
+        (("--emit", "sglang"), "emit: sglang; the plan uses vllm"),
+        (("--emit", "vllm", "--weights", "int4"), "llmir knows no flag that makes weights int4"),
         (("--emit", "vllm", "--engine", "vllm@0.4"), "is known from 0.5.3 on"),
         (("--emit", "vllm", "--format", "json"), "prints no table; add --emit-to DIR"),
         (
             ("--emit", "trtllm", "--engine", "trtllm", "--weights", "fp8"),
-            "no flag is known that makes weights",
+            "llmir knows no flag that makes weights",
         ),
     ],
 )

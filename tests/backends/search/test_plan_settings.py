@@ -82,7 +82,7 @@ def test_reserved_memory_is_left_free_and_has_no_flag() -> None:
         assert best is not None
         most.append(best.structure.capacity(best.traffic, best.chunk).holds)
     assert most[0] - most[1] == pytest.approx(10_000_000_000 / 131_072, rel=0.001)
-    with pytest.raises(InputError, match="no flag is known that keeps memory free"):
+    with pytest.raises(InputError, match="llmir knows no flag that keeps memory free"):
         llmir.plan("llama3.1-8b", **records(llmir.plan, **TRAFFIC, reserve_bytes=1, emit="vllm"))
 
 
@@ -91,11 +91,14 @@ def test_reserved_memory_is_left_free_and_has_no_flag() -> None:
     [
         ("--max-num-seqs 0", "--max-num-seqs: expected an integer from 1"),
         ("--memory-utilization 1.5", "--memory-utilization: expected a number above 0 up to 1, got 1.5"),
-        ("--max-num-seqs 8 --batch 4", "--max-num-seqs: batch says values to compare, leave one of them out"),
-        ("--max-batched-tokens 8 --chunk 4", "--max-batched-tokens: chunk says values to compare"),
+        (
+            "--max-num-seqs 8 --batch 4",
+            "--max-num-seqs: batch lists values to compare; leave one of them out",
+        ),
+        ("--max-batched-tokens 8 --chunk 4", "--max-batched-tokens: chunk lists values to compare"),
         ("--max-num-seqs 9999", "--max-num-seqs: 8,192 tokens of a step are fewer than 9,999 sequences"),
         ("--reserve much", "--reserve: expected a size such as 2GiB"),
-        ("--reserve 1GB --emit vllm", "--reserve: no flag is known that keeps memory free"),
+        ("--reserve 1GB --emit vllm", "--reserve: llmir knows no flag that keeps memory free"),
         (
             "--no-chunked-prefill --max-batched-tokens 4047 --generate 2000 --emit vllm",
             "--max-batched-tokens: 4,047; requests have up to 4,048 tokens, and steps of whole prompts 4,047",

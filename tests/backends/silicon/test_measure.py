@@ -317,8 +317,8 @@ def test_a_column_with_a_meaning_when_empty_may_be_absent(tmp_path: Path) -> Non
         (("--run", "-o", "x", "--engine", "vllm"), "leave --engine out"),
         (("--run", "-o", "tiny.json"), "tiny.json: is no folder and cannot become one"),
         (("--run", "-o", "x", "--device", "h1000"), "unknown device 'h1000'"),
-        (("--from", "x", "--quick"), "--quick: says how to measure; it goes with --run"),
-        (("--from", "x", "--seconds", "9"), "--seconds: says how to measure"),
+        (("--from", "x", "--quick"), "--quick: requires --run"),
+        (("--from", "x", "--seconds", "9"), "--seconds: requires --run"),
         (("--run", "-o", "x", "--seconds", "0"), "--seconds"),
     ],
 )

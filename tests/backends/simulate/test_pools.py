@@ -248,7 +248,7 @@ def test_servers_that_do_not_match_are_refused() -> None:
             "pools: both serve one model with caches of one type; Llama-3.1-8B keeps 131,072",
         ),
         (vllm, narrow, "nvlink", "65,536 bytes a token"),
-        (vllm, vllm, "host", "link: host leads to no other server; say nvlink"),
+        (vllm, vllm, "host", "link: host does not connect servers; expected nvlink"),
         (vllm, vllm, "network", "H200-SXM has no network that joins several nodes"),
         (vllm, vllm, "string", "link: H200-SXM has host, nvlink, pcie, network"),
     ):
@@ -262,10 +262,16 @@ def test_servers_that_do_not_match_are_refused() -> None:
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        ({"prefill_replicas": 2}, "link: pools send caches over one; say nvlink, network, or a rate"),
-        ({"link": "nvlink", "replicas": 2}, "replicas: of pools, prefill_replicas and decode_replicas say"),
+        (
+            {"prefill_replicas": 2},
+            "link: required by pools, to send caches; expected nvlink, network, or a rate",
+        ),
+        ({"link": "nvlink", "replicas": 2}, "replicas: pools use prefill_replicas and decode_replicas"),
         ({"link": "nvlink", "decode_replicas": 0}, "decode_replicas: expected an integer from 1"),
-        ({"link": "nvlink", "router": "least-loaded"}, "router: least-loaded deals out requests to several"),
+        (
+            {"link": "nvlink", "router": "least-loaded"},
+            "router: least-loaded distributes requests over several",
+        ),
         ({"link": "nvlink", "timeout_s": 1e-3}, "pools: every client leaves before its cache is sent"),
     ],
 )

@@ -256,10 +256,10 @@ STAGES, RANKS = (
 @pytest.mark.parametrize(
     ("program", "asked", "says"),
     [
-        (LAST, {"draft_tokens": 4, "acceptance": 0.5}, "say verify too"),
-        (LAST, {"draft_tokens": 4, "verify": EVERY}, "say acceptance too"),
-        (LAST, {"acceptance": 0.5}, "acceptance: is of drafts, say draft_tokens too"),
-        (LAST, {"draft": SMALL}, "draft_model: is of drafts, say draft_tokens too"),
+        (LAST, {"draft_tokens": 4, "acceptance": 0.5}, "requires verify"),
+        (LAST, {"draft_tokens": 4, "verify": EVERY}, "requires acceptance"),
+        (LAST, {"acceptance": 0.5}, "acceptance: requires draft_tokens"),
+        (LAST, {"draft": SMALL}, "draft_model: requires draft_tokens"),
         (LAST, {"draft_tokens": 0, "acceptance": 0.5, "verify": EVERY}, "^draft_tokens: "),
         (LAST, {"draft_tokens": 4, "acceptance": 2, "verify": EVERY}, "^acceptance: "),
         (LAST, {"draft_tokens": 4, "acceptance": 0.5, "verify": SMALL}, "with logits of all positions"),
@@ -274,7 +274,7 @@ def test_what_cannot_be_is_one_line(program: Program, asked: dict[str, Any], say
 
 def test_sglang_takes_drafts_on_ranks_of_the_models_own_layer_alone() -> None:
     asked: dict[str, Any] = {"draft_tokens": 4, "acceptance": 0.5, "engine": "sglang"}
-    with pytest.raises(InputError, match="no such drafts with data-parallel attention"):
+    with pytest.raises(InputError, match="such drafts with data-parallel attention"):
         llmir.server(RANKS, "h100-sxm", **records(llmir.server, verify=RANKS, **asked))
     pipeline = f"{llmir.pipeline_of('sglang')},shard{{tp=2,dp=2,ep=4}}"
     glm, every = (
@@ -408,7 +408,7 @@ def test_drafts_that_pools_do_not_take() -> None:
         drafts=llmir.Drafts(verify=every, draft_tokens=4, acceptance=0.5),
         estimation=llmir.Estimation(engine="trtllm"),
     )
-    with pytest.raises(InputError, match="trtllm takes no such drafts in pools"):
+    with pytest.raises(InputError, match="trtllm does not support such drafts in pools"):
         llmir.pools(trtllm, trtllm, "nvlink")
 
 
@@ -425,7 +425,7 @@ def test_the_command_simulates_drafts(run: Run) -> None:
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        (("--draft-tokens", "4"), "--draft-tokens: say --acceptance too"),
+        (("--draft-tokens", "4"), "--draft-tokens: requires --acceptance"),
         (("--acceptance", "0.7"), "needs --draft-tokens"),
         (("--draft-tokens", "4", "--acceptance", "0.7", "--pp", "2"), "no drafts in pipeline stages"),
     ],

@@ -288,10 +288,10 @@ def test_a_prompt_that_fills_a_step_decodes_beside_others() -> None:
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        ({}, "simulate: say how requests come, by one of rate, closed and trace"),
-        ({"rate": 1, "closed": 2}, "simulate: say how requests come"),
+        ({}, "simulate: requires one of rate, closed and trace"),
+        ({"rate": 1, "closed": 2}, "simulate: requires one of"),
         ({"rate": 0}, "rate: expected a number from 0.000001 to 1,000,000,000, got 0"),
-        ({"closed": 1, "burstiness": 2}, "burstiness: is of requests that come at a rate, say rate too"),
+        ({"closed": 1, "burstiness": 2}, "burstiness: requires rate"),
         ({"rate": 1, "burstiness": 0}, "burstiness: expected a number from 0.001 to 1,000,000, got 0"),
         ({"rate": 1, "prompt": "pareto:3"}, "prompt: expected constant, uniform, normal"),
         ({"rate": 1, "generate": "lognormal:100"}, "generate: lognormal takes median and sigma"),
@@ -299,7 +299,7 @@ def test_a_prompt_that_fills_a_step_decodes_beside_others() -> None:
         ({"rate": 1, "prompt": 0}, "prompt: expected an integer from 1"),
         ({"rate": 1, "prefix_hits": 1.5}, "prefix_hits: expected a number from 0 to 1"),
         ({"rate": 1, "max_model_len": 5}, "all 1,000 requests have more"),
-        ({"rate": 1, "cost": "ideal"}, "simulate: no engine whose memory is known is priced"),
+        ({"rate": 1, "cost": "ideal"}, "simulate: requires engine"),
         (
             {"rate": 1, "prompt": 9000, "chunked_prefill": False},
             "a step holds 8,192 tokens at most; request 1",
@@ -317,9 +317,9 @@ def test_what_cannot_be_simulated_is_refused(asked: dict[str, Any], says: str) -
 def test_a_model_of_images_is_refused() -> None:
     images = llmir.load("DiT-XL-2-256")
     for asked in ({}, {"engine": "vllm"}):
-        with pytest.raises(InputError, match="DiT-XL-2-256 is of images, and has no tokens to serve"):
+        with pytest.raises(InputError, match="DiT-XL-2-256 is an image model; it has no tokens to serve"):
             llmir.simulate(images, "h100-sxm", **records(llmir.simulate, rate=1, **asked))
-        with pytest.raises(InputError, match="is of images"):
+        with pytest.raises(InputError, match="is an image model"):
             llmir.plan(images, **records(llmir.plan, rate=1, **asked))
 
 

@@ -236,10 +236,10 @@ def test_quantiles_of_student_are_those_of_scipy() -> None:
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        ({"trace": "x.csv", "rate": 1}, "by one of rate, closed and trace"),
-        ({"trace": "x.csv", "prompt": 9}, "prompt: a trace says its requests"),
+        ({"trace": "x.csv", "rate": 1}, "requires one of rate, closed and trace"),
+        ({"trace": "x.csv", "prompt": 9}, "prompt: has no effect on a trace"),
         ({"rate": 1e300}, "rate: expected a number from 0.000001 to 1,000,000,000"),
-        ({"rate": 1, "speed": 2}, "speed: 2; it is of a trace"),
+        ({"rate": 1, "speed": 2}, "speed: 2; it applies only to a trace"),
         ({"rate": 1, "requests": 9, "warm_up": 9}, "warm_up: 9 requests, there are 9"),
         ({"rate": 1, "max_ttft_s": 0}, "max_ttft_s: expected a number above 0"),
     ],

@@ -260,7 +260,7 @@ MALFORMED = [
     (
         "bytes.json",
         json.dumps({"a": {**TENSOR, "shape": [3]}}).encode(),
-        "4 bytes are set aside, BF16 [3] takes 6",
+        "4 bytes are reserved, BF16 [3] takes 6",
     ),
 ]
 

@@ -225,7 +225,7 @@ def test_biases_do_not_stand_in_the_way_of_modules() -> None:
 
 
 def test_some_experts_of_a_layer_cannot_be_left() -> None:
-    says = r"model\.layers\.0\.mlp\.experts: some experts are left as they are; all or none is modelled$"
+    says = r"model\.layers\.0\.mlp\.experts: some experts are not quantized; llmir models all or none$"
     for entry in ("mlp.experts.7", "re:.*experts\\.1[0-9]\\..*", "*experts.3.up_proj"):
         with pytest.raises(UnsupportedError, match=says):
             load(QWEN, **FP8_BLOCKS, modules_to_not_convert=[entry])
@@ -383,4 +383,4 @@ def test_a_scheme_that_quantizes_nothing_is_refused(scheme: dict[str, Any]) -> N
     ):
         load(LLAMA, **scheme)
     [note] = llmir.load({**LLAMA, "quantization_config": scheme}, lenient=True).notes
-    assert note.endswith("taken as not quantized")
+    assert note.endswith("treated as not quantized")

@@ -168,5 +168,5 @@ def test_a_body_that_hands_out_another_type_than_is_stated_is_refused() -> None:
     text = llmir.print_program(program(SHARED))
     stated = "fp32[B, T, 24], fp32[B, T + min(C, 2), 2, 8]"
     wrong = text.replace(stated, "fp32[B, T, 24], fp32[B, T, 2, 8]", 1)
-    with pytest.raises(VerifyError, match="the body must give back"):
+    with pytest.raises(VerifyError, match="the body must return"):
         llmir.run(llmir.parse_program(wrong), [])

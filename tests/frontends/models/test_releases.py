@@ -57,7 +57,7 @@ def test_a_release_has_the_sizes_of_its_model_and_the_types_of_its_publisher(
     assert program.parameters == model.parameters and program.name == name.partition("/")[2]
     stated = program.facts.get("quantization")
     assert stated is None if quantization is None else str(stated).startswith(f"quantize{{{quantization}")
-    assert f"is taken for a release of {of}" in program.notes[0]
+    assert f"is treated as a release of {of}" in program.notes[0]
 
 
 def test_experts_are_stored_in_few_bits_and_what_chooses_them_is_not(cache: Path) -> None:

@@ -178,7 +178,7 @@ def test_a_law_comes_before_or_after_copies() -> None:
 @pytest.mark.parametrize(
     ("model", "passes", "says"),
     [
-        (MODEL, "shard{dp=4, redundant=4}", "copies lie on other ranks; say ep too"),
+        (MODEL, "shard{dp=4, redundant=4}", "copies lie on other ranks; it requires ep"),
         ("llama3.2-1b", "shard{tp=2, redundant=4}", "Llama-3.2-1B has no experts"),
         (MODEL, "shard{dp=4, ep=4, redundant=3}", "do not lie evenly on 4 ranks; expected 4, 8, … 384"),
         (MODEL, "shard{dp=4, ep=4, redundant=388}", "do not lie evenly on 4 ranks; expected 4, 8, … 384"),

@@ -127,7 +127,7 @@ def test_an_inner_value_that_is_needed_outside_stops_the_match() -> None:
 
 def test_a_replacement_must_keep_the_type() -> None:
     rule = Rule("bad", relu_square, lambda b, match, x: b.cast(x, to="fp32"))
-    with pytest.raises(VerifyError, match=r"rule bad: gives \[fp32\[B, T, 8\]\], must give \[bf16"):
+    with pytest.raises(VerifyError, match=r"rule bad: returns \[fp32\[B, T, 8\]\], must return \[bf16"):
         rewrite(build(escapes=False).graphs["main"], [rule])
 
 

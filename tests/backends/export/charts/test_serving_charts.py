@@ -263,7 +263,10 @@ TRAFFIC = ("serve-sim", "tiny.json", "--prompt", "8", "--generate", "4")
             "KIND: expected one of roofline, distributions, memory, batch, context",
         ),
         (("plot", "front", "tiny.json"), "got 'front'; llmir plan or llmir sweep with -o front.png"),
-        (("plot", "batch", "tiny.json", "--by", "kind"), "--by kind: is of distributions, and this is batch"),
+        (
+            ("plot", "batch", "tiny.json", "--by", "kind"),
+            "--by kind: applies only to distributions, not to batch",
+        ),
         (
             ("plot", "batch", "tiny.json", "--phase", "decode"),
             "--phase decode: is of roofline, distributions",
@@ -280,7 +283,10 @@ TRAFFIC = ("serve-sim", "tiny.json", "--prompt", "8", "--generate", "4")
             (*TRAFFIC, "--rates", "5,x", "-o", "x.png"),
             "--rates: expected a number from 0.000001 to 1,000,000,000, got 'x'",
         ),
-        ((*TRAFFIC, "--rates", "5,9", "--rate", "5", "-o", "x.png"), "--rate: --rates has runs of its own"),
+        (
+            (*TRAFFIC, "--rates", "5,9", "--rate", "5", "-o", "x.png"),
+            "--rate: cannot be combined with --rates",
+        ),
         ((*TRAFFIC, "--rates", "5,9", "-o", "x.csv"), "suffix '.csv' is unknown"),
     ],
 )

@@ -342,11 +342,17 @@ def test_a_side_that_does_not_fit_is_drawn(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--hw-after", "h200"], "--hw-after: says another side; --diff draws two"),
-        (["qwen3-0.6b"], "MODEL2: says another side; --diff draws two"),
-        (["--diff", "--level", "full"], "--level full: --diff draws each op of a layer, leave it out"),
-        (["--diff", "--pipeline", "fuse"], "--pipeline: of two sides, --before and --after say the passes"),
-        (["--diff", "--attention", "eager"], "--attention eager: of two sides"),
+        (["--hw-after", "h200"], "--hw-after: requires --diff, because it describes a second side"),
+        (["qwen3-0.6b"], "MODEL2: requires --diff, because it describes a second side"),
+        (
+            ["--diff", "--level", "full"],
+            "--level full: cannot be combined with --diff, which draws each op of a layer",
+        ),
+        (
+            ["--diff", "--pipeline", "fuse"],
+            "--pipeline: has no effect with --diff; set the passes with --before and --after",
+        ),
+        (["--diff", "--attention", "eager"], "--attention eager: has no effect with --diff"),
         (["--diff", "--phase", "draft"], "this difference has no draft step; draw its prefill or decode"),
     ],
 )

@@ -419,7 +419,7 @@ def test_what_pages_are_refused(run: Run, tmp_path: Path) -> None:
     for how, why in (({"rank": 0}, "rank: a page has"), ({"max_size": 10}, "raise --max-size")):
         with pytest.raises(LlmirError, match=why):
             llmir.trace(job, tmp_path / "x.html", **how)
-    with pytest.raises(LlmirError, match="max_size: is of a page"):
+    with pytest.raises(LlmirError, match="max_size: applies only to a page"):
         llmir.trace(job, tmp_path / "x.json", max_size=10)
     with pytest.raises(LlmirError, match="leave some values out"):
         llmir.sweep("llama3.2-1b", {**SWEPT, "tp": 1}).page(max_size=10)
@@ -442,6 +442,6 @@ def test_pages_are_no_larger_than_asked_and_alike(run: Run, tmp_path: Path) -> N
     done = run(*asked, "--format", "html", "-o", "h.html")
     assert done.code == 0
     assert "<script" not in (tmp_path / "h.html").read_text("utf-8")
-    assert "--max-size: is of a page" in run(*asked, "--max-size", "1MB").err
+    assert "--max-size: applies only to a page" in run(*asked, "--max-size", "1MB").err
     assert "raise --max-size" in run(*asked, "--max-size", "1kB", "-o", "q.html").err
     assert not (tmp_path / "q.html").exists()
