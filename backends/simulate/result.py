@@ -768,7 +768,7 @@ def serving_cost(found: Simulation) -> ServingCost:
     per_usd = good * found.duration_s / usd if good is not None and priced and usd else None
     return ServingCost(
         whole if priced else None,
-        busy if priced else None,
+        min(busy, whole) if priced else None,  # the sum of steps is rounded
         energy if powered else None,
         per_usd,
     )
