@@ -42,7 +42,7 @@ EQUIVALENT = ROOT / "scripts" / "equivalent.yaml"
 GOAL = 0.9
 MEMORY = 16 << 30  # bytes of addresses
 # Processor seconds: of one test and of all, while they are traced; of the tests of a mutant, untraced.
-LONGEST, ALL, ENOUGH = 3.0, 45.0, 8.0
+LONGEST, ALL, ENOUGH = 5.0, 150.0, 20.0
 TURN = 6  # tests of a file, before those of the next
 SCRIPTS = ("price.js",)  # of pages, which tests run in node
 LEFT_OUT = (
@@ -290,7 +290,7 @@ def changed_functions(mutant: Mutant, folder: Path) -> Changes:
     for each in gc.get_objects():
         if isinstance(each, FunctionType):
             code = each.__code__
-            key = code.co_qualname, code.co_firstlineno
+            key = code.co_name, code.co_firstlineno
             if key in new and code.co_filename.endswith(mutant.file):
                 found.append((each, new[key].replace(co_filename=code.co_filename)))
     return found
@@ -308,7 +308,7 @@ def _pairs(before: CodeType, after: CodeType, into: dict[tuple[str, int], CodeTy
         elif one.co_flags & CO_OPTIMIZED:  # a function
             if one.co_freevars != two.co_freevars:
                 return False
-            into[one.co_qualname, one.co_firstlineno] = two
+            into[one.co_name, one.co_firstlineno] = two
         elif not _pairs(one, two, into):
             return False
     return True
