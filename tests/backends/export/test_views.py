@@ -238,5 +238,5 @@ def test_requests_of_two_programs_are_compared_by_one_basis() -> None:
         for p, hw in ((eager, "h100-sxm"), (fused, "tpu-v6e"))
     ]
     assert found.total("ttft_s") == tuple(j.ttft_s for j in jobs)
-    with pytest.raises(InputError, match="new and context are of a step"):
+    with pytest.raises(InputError, match="new and context describe a step"):
         llmir.diff(eager, fused, "h100-sxm", prompt=8, new=1)

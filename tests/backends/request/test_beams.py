@@ -157,7 +157,7 @@ def test_what_has_no_beams_says_so() -> None:
         llmir.beam_search(priced("sglang"), 4)
     with pytest.raises(InputError, match="drafts and a closed loop of users have none"):
         llmir.beam_search(llmir.workload(job.program, "h100-sxm", concurrency=8), 4)
-    with pytest.raises(InputError, match="beams are of later tokens"):
+    with pytest.raises(InputError, match="beams start with the second token"):
         llmir.beam_search(llmir.workload(job.program, "h100-sxm", generate=1), 4)
     with pytest.raises(PassError, match="has candidates already"):
         llmir.run(beams(job, 2).program, "beam-search{width=2}")

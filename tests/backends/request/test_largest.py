@@ -226,7 +226,7 @@ def test_errors_are_one_line(run: Run, arguments: tuple[str, ...], says: str) ->
 
 
 def test_images_have_no_tokens() -> None:
-    with pytest.raises(InputError, match="images"):
+    with pytest.raises(InputError, match="is an image model"):
         llmir.largest(llmir.load("dit-xl-2-256"), "h100-sxm")
 
 

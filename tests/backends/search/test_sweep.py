@@ -290,7 +290,7 @@ def test_bytes_are_not_for_a_terminal(run: Run, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     for form, code in (("parquet", 2), ("arrow", 2), ("csv", 0)):
         ran = run("sweep", "tiny.json", "--format", form)
-        assert ran.code == code and ("no terminal shows; say -o FILE" in ran.err) == bool(code)
+        assert ran.code == code and ("writes binary data; name a file with -o FILE" in ran.err) == bool(code)
         assert bool(ran.out) == (not code)
 
 

@@ -201,7 +201,7 @@ def test_prompts_that_an_engine_refuses_are_read_in_chunks_and_noted() -> None:
             lambda: load(generate="uniform:3,9", lengths="fixed"),
             "lengths: fixed; generate 'uniform:3,9' says",
         ),
-        (lambda: llmir.workload("llama3.1-8b", "h100", lengths="fixed"), "so concurrency is needed"),
+        (lambda: llmir.workload("llama3.1-8b", "h100", lengths="fixed"), "it requires concurrency"),
         (
             lambda: llmir.workload(
                 "llama3.1-8b", "h100", estimation=interval("sglang"), prompt=9, generate=9

@@ -101,7 +101,10 @@ def test_a_report_says_what_is_left_of_the_host(engine: str, family: type[Engine
 def test_an_engine_that_was_told_to_wait_hides_nothing() -> None:
     """As a source says of its runs; the engine's own default is another."""
     device, pricing = library.load("h100-sxm"), CostModelChoice("calibrated")
-    jobs = [pricing.workload(SHARDED, device, "trtllm", (1, 512, 64), None, ahead) for ahead in (None, False)]
+    jobs = [
+        pricing.workload(SHARDED, device, "trtllm", (1, 512, 64), None, MeasurementMethod(ahead=ahead))
+        for ahead in (None, False)
+    ]
     assert all(isinstance(job, Workload) for job in jobs)
     both = [job.prefill.plan.host for job in jobs]
     assert list(map(type, both)) == [OverlappedEngineCpu, EngineCpu]
@@ -119,7 +122,8 @@ def test_an_engine_that_was_told_to_wait_hides_nothing() -> None:
 def test_a_share_of_memory_that_a_source_tells_holds_less() -> None:
     device, pricing = library.load("h100-sxm"), CostModelChoice("calibrated")
     some, most = (
-        pricing.workload(SHARDED, device, "trtllm", (1, 512, 64), None, None, share) for share in (0.8, None)
+        pricing.workload(SHARDED, device, "trtllm", (1, 512, 64), None, MeasurementMethod(utilization=share))
+        for share in (0.8, None)
     )
     assert some.pool is not None
     assert most.pool is not None

@@ -368,6 +368,7 @@ def test_a_sweep_is_its_rows_and_any_column_is_drawn(files: dict[str, Path], chr
     assert {each["name"].removesuffix(", does not fit") for each in series} == {"tp 1", "tp 2"}
 
 
+@browser.real
 def test_a_sweep_opens_on_the_front_of_each_device_and_is_filtered_by_axes(
     files: dict[str, Path], chromium: Any
 ) -> None:
@@ -407,6 +408,7 @@ def test_a_sweep_opens_on_the_front_of_each_device_and_is_filtered_by_axes(
         same(only)
 
 
+@browser.real
 def test_a_plan_page_starts_with_three_lines(files: dict[str, Path], chromium: Any) -> None:
     browser.opened(chromium, files["plan"])
     lines = chromium.find_element("css selector", ".answer").text.splitlines()
