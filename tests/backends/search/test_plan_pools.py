@@ -208,7 +208,7 @@ def test_a_router_that_sees_queues_needs_no_more() -> None:
 @pytest.mark.slow
 def test_pools_are_the_fewest_of_all_pairs_by_brute_force() -> None:
     """Every pair of tp 1 and 2 in all numbers of servers on 6 devices, by the simulator of pools."""
-    rate, gpus = 30, 6
+    rate, gpus = 36, 6
     asked = {"rate": rate, "gpus": gpus, "link": LINK, "chunk": 8192, "headroom": 0.0}
     plans = llmir.plan("llama3.1-8b", "h100-sxm", **records(llmir.plan, **asked, **ASKED))
     (found,) = pooled(plans)
