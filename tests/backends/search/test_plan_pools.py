@@ -208,9 +208,17 @@ def test_a_router_that_sees_queues_needs_no_more() -> None:
 @pytest.mark.slow
 def test_pools_are_the_fewest_of_all_pairs_by_brute_force() -> None:
     """Every pair of tp 1 and 2 in all numbers of servers on 6 devices, by the simulator of pools."""
-    rate, gpus = 36, 6
-    asked = {"rate": rate, "gpus": gpus, "link": LINK, "chunk": 8192, "headroom": 0.0}
-    plans = llmir.plan("llama3.1-8b", "h100-sxm", **records(llmir.plan, **asked, **ASKED))
+    rate, gpus = 30, 6
+    asked = {
+        "rate": rate,
+        "gpus": gpus,
+        "link": LINK,
+        "chunk": 8192,
+        "headroom": 0.0,
+        "max_ttft": "0.8s",
+        "max_tpot": "9.5ms",
+    }
+    plans = llmir.plan("llama3.1-8b", "h100-sxm", **records(llmir.plan, **{**ASKED, **asked}))
     (found,) = pooled(plans)
     assert found.meets
     servers = {}
@@ -231,7 +239,7 @@ def test_pools_are_the_fewest_of_all_pairs_by_brute_force() -> None:
             run = pools.run(load, prefill_replicas=x, decode_replicas=y, router=router, warm_up=30)
             runs.append((run.latencies["ttft"].p99, run.latencies["tpot"].p99))
         spread = np.std(runs, axis=0, ddof=1) * 3.25 / 10**0.5  # Student's t of 10 runs at 99%
-        if np.all(np.mean(runs, axis=0) + spread <= (0.4, 0.009)):
+        if np.all(np.mean(runs, axis=0) + spread <= (0.8, 0.0095)):
             fewest = devices
     assert found.devices == fewest
 

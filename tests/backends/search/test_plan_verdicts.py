@@ -146,16 +146,20 @@ def test_what_is_no_share_is_refused(said: object) -> None:
 
 @pytest.mark.slow
 def test_a_limit_within_the_error_names_a_plan_that_meets_it_with_the_error_added() -> None:
-    """Of a plan of a GPU whose times are transferred, with an error of a quarter."""
-    traffic = llmir.Traffic(rate=10, prompt=2000, generate=200, requests=100)
-    near = llmir.plan("llama3.1-8b", "h100-sxm,rtx3090", traffic, gpus=16, max_tpot="30ms")
+    """The limit is 12% above the TPOT of one RTX 3090, whose transferred times have an error of 23%."""
+    traffic = llmir.Traffic(rate=10, prompt=500, generate=100, requests=1000)
+    how: dict[str, Any] = {"gpus": 4, "memory": llmir.Memory(max_num_seqs=256, max_batched_tokens=8192)}
+    loose = llmir.plan("llama3.2-1b", "rtx3090", traffic, **how, max_tpot="100ms").best
+    assert loose is not None and loose.devices == 1
+    limit_s = 1.12 * loose.trial.limited(1)
+    near = llmir.plan("llama3.2-1b", "rtx3090", traffic, **how, max_tpot=f"{limit_s * 1e3:.4f}ms")
     first, sturdy = near.best, near.sturdy
     assert first is not None and first.within_error(1) and sturdy is not None
-    assert sturdy.trial.limited(1) <= 0.030 and sturdy.rank >= first.rank
+    assert sturdy.trial.limited(1) <= limit_s and sturdy.rank > first.rank
     text = " ".join(str(near).split())
     assert (
         "TPOT may miss its limit: with times" in text
-        and "the limits with the error added: 2 × H100-SXM" in text
+        and "the limits with the error added: 2 × RTX-3090" in text
     )
 
 
