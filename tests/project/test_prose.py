@@ -60,5 +60,7 @@ def test_pages_are_short_and_each_is_in_the_index() -> None:
     pages = {path for path in PAGES["docs"] if path.name not in ("README.md", "index.md")}
     index = (ROOT / "docs" / "README.md").read_text("utf-8")
     assert [page.name for page in pages if f"({page.name})" not in index] == []
+    site = (ROOT / "docs" / "index.md").read_text("utf-8").splitlines()
+    assert [page.name for page in pages if page.stem not in site] == []
     tables = {"families.md", "costs.md"}  # one row per class, and per op
     assert [page.name for page in pages if page.stat().st_size > 15_000 and page.name not in tables] == []
