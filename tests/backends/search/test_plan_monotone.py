@@ -40,13 +40,13 @@ def rises(plans: list[Plans]) -> None:
 
 @pytest.mark.slow
 def test_a_higher_rate_never_takes_fewer_devices() -> None:
-    rises([planned(replace(TRAFFIC, rate=rate)) for rate in (1, 3, 6, 9, 14)])
+    rises([planned(replace(TRAFFIC, rate=rate)) for rate in (1, 6, 14)])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("limit", "values"),
-    [("max_tpot", ["100ms", "45ms", "30ms", "20ms", "14ms"]), ("max_ttft", ["5s", "0.5s", "0.2s", "0.1s"])],
+    [("max_tpot", ["100ms", "30ms", "14ms"]), ("max_ttft", ["5s", "0.2s", "0.1s"])],
 )
 def test_a_looser_limit_never_takes_more_devices(limit: str, values: list[str]) -> None:
     rises([planned(TRAFFIC, **{limit: value}) for value in values])
