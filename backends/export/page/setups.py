@@ -343,8 +343,13 @@ def _rates(code: PortableRequests, functions: FunctionUses) -> list[dict[str, An
     found = []
     for key in used:
         of, said = known[key], device.source(key) if device.sources else "not stated"
-        least = max((link.Bps for link in device.links.values() if link.Bps < of.value), default=0)
-        found.append(of._asdict() | {"source": said, "least": least if key.startswith("links") else 0})
+        least = 0.0
+        if key.startswith("links"):
+            own = device.links[key.split(".")[1]]
+            share = own.among(2).Bps / own.Bps  # two ranks of a mesh use one of its links
+            others = (link.Bps for link in device.links.values() if link.Bps < of.value)
+            least = min(max(others, default=0) / share, of.value)
+        found.append(of._asdict() | {"source": said, "least": least})
     return found
 
 
