@@ -399,6 +399,7 @@ def explain(report: Report, name: str, phase: str = "step") -> Explanation:
     plan = report.plan
     priced = zip(plan.rows, plan.prices, plan.pads, report.work, strict=True)
     row, price, pads, cost = next(found for found in priced if found[0].name == at.path)
+    hidden = float(plan.hidden(report.at)) * plan.model.device.hides_launches
     return Explanation(
         phase=phase,
         model=report.program.name,
@@ -425,7 +426,7 @@ def explain(report: Report, name: str, phase: str = "step") -> Explanation:
         basis=cost.basis,
         error=cost.error,
         ideal_time_s=cost.ideal_time_s,
-        kernel=_kernel(price, plan.runs(report.at) if pads else report.at, float(plan.hidden(report.at))),
+        kernel=_kernel(price, plan.runs(report.at) if pads else report.at, hidden),
         time_s=cost.time_s,
         total_time_s=cost.time_s * cost.repeat,
         share=cost.share,
