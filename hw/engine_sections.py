@@ -490,14 +490,18 @@ kernel_variants = engine.section("variants")(
 
 @dataclass(frozen=True, eq=False)
 class JoinedKernels(Record):
-    """Ops that an engine runs inside of the kernel of an op beside them, so that they are not launched.
+    """Ops that an engine runs inside the kernel of an adjacent op, so that they need no launch of their own.
 
-    By opcode anywhere, and all ops of some blocks of the model.
+    `ops` are opcodes, and `blocks` are blocks of the model, with all of their ops.
     """
 
     ops: tuple[str, ...] = ()
     blocks: tuple[str, ...] = ()
     source: str = ""
+
+    def contains(self, *names: str) -> bool:
+        """Whether one of these opcodes and blocks is listed."""
+        return not {*self.ops, *self.blocks}.isdisjoint(names)
 
 
 joined_kernels = engine.section("joins")(

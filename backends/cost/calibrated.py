@@ -500,9 +500,9 @@ class CalibratedModel(DeviceCostModel):
         return replace(made, fit=fit, network=fit.kernel) if fit and known else made
 
     def _joins(self, row: Row) -> bool:
-        """Whether the engine's release runs the op inside of another's kernel."""
-        joined = (self.runs.section(JoinedKernels) if self.runs else None) or JoinedKernels()
-        return row.node.op.opcode in joined.ops or row.block in joined.blocks
+        """Whether the engine's release runs the op inside the kernel of another op."""
+        joined = self.runs.section(JoinedKernels) if self.runs else None
+        return joined is not None and joined.contains(row.node.op.opcode, row.block)
 
     def _variants(self, one: KernelTime) -> KernelTime | FastestKernel:
         """The fastest of the kernels of one family that the engine's release calls on this device."""
