@@ -1,4 +1,4 @@
-"""Errors of kernels beside the goals of docs/results.md, from the rows that `llmir validate` writes.
+"""Compare the errors of kernels with their goals, from the rows that `llmir validate` writes.
 
     llmir validate gemm.csv gemm_amd.csv moe.csv moe_amd.csv collective.csv elementwise_recent.csv -o rows.csv
     python benchmarks/bars.py rows.csv

@@ -40,7 +40,7 @@ RISE = 0.12
 
 
 class Rise(NamedTuple):
-    """A rise after so many users, and the setting that explains it, if one does."""
+    """A rise from `users` to one more, and the setting that explains it, if any."""
 
     users: int
     share: float
@@ -60,7 +60,7 @@ def rises(model: str, device: str, engine: str, tp: int, most: float = RISE) -> 
 
 
 def setting(device: str, engine: str, tp: int, users: int) -> str:
-    """The documented setting that changes the step from so many users to one more, and its source."""
+    """The documented setting that changes the step at one more user, and its source."""
     runs = cost_model(library.load(device), engine=engine).runs
     graphs = runs.section(CudaGraphs) if runs else None
     if graphs is None or graphs.default:

@@ -27,15 +27,15 @@ from llmir.base.errors import LlmirError
 SOURCE = "trtllm_perf_overview"
 RATE = 1e5  # requests/s, which no server answers
 STEP = 8192  # tokens of a step by default
-REQUESTS = {  # of prompts and answers of so many tokens; perf-overview.md, "Reproducing Benchmarked Results"
+REQUESTS = {  # by prompt and output tokens; perf-overview.md, "Preparing a Dataset"
     **{(128, 128): 30_000, (128, 2048): 3000, (128, 4096): 1500, (500, 2000): 3000, (1000, 1000): 3000},
     **{(2048, 128): 3000, (2048, 2048): 1500, (5000, 500): 1500, (20_000, 2000): 1000},
 }
-OTHERS = 1500  # requests of other lengths
+OTHERS = 1500  # requests of other lengths, such as 1,000 + 2,000 tokens there
 
 
 class Run(NamedTuple):
-    """A row: what ran, the output tokens a second of all GPUs, and what is simulated, or why not."""
+    """A row: the run, its measured and simulated output tokens/s of all GPUs, or the reason for a refusal."""
 
     about: Mapping[str, str]
     measured: float

@@ -1,4 +1,4 @@
-"""Kernels of profiled engine steps beside the steps as they are printed, summed by name and by kind.
+"""Compare the kernels of profiled engine steps with the printed steps, summed by name and by kind.
 
     python benchmarks/traces.py DIR [--names N]
 
@@ -26,19 +26,19 @@ Event = Mapping[str, Any]
 
 
 def last(events: Sequence[Event], kernels: list[Event]) -> list[Event]:
-    """Those that begin after the longest gap: a step beside what the profile began with."""
+    """The kernels after the longest gap: a whole step, without the kernels that precede it in the profile."""
     gaps = [after["ts"] - before["ts"] for before, after in pairwise(kernels)]
     return kernels[1 + gaps.index(max(gaps)) :]
 
 
 def launched(events: Sequence[Event], kernels: list[Event]) -> list[Event]:
-    """Those whose launch is in the profile: a whole forward pass, without the rest of the one before it."""
+    """The kernels whose launch is in the profile: one forward pass, without the end of the previous one."""
     known = {e["args"]["correlation"] for e in events if e.get("cat") == "cuda_runtime"}
     return [kernel for kernel in kernels if kernel["args"]["correlation"] in known]
 
 
 class Step(NamedTuple):
-    """What ran in a profile, and the function that takes its kernels from all kernels."""
+    """The deployment of a profile, and the function that selects the kernels of one step."""
 
     model: Any
     device: str

@@ -38,7 +38,7 @@ class Link:
         return found
 
     def among(self, ranks: int) -> Link:
-        """The same for so many ranks, which use the links to each other alone."""
+        """This link for a group of ranks. In a mesh, the group uses only the links between its ranks."""
         if self.peers is None or not 1 < ranks <= self.peers:
             return self
         return replace(self, Bps=self.Bps * (ranks - 1) / self.peers, peers=ranks - 1)

@@ -117,7 +117,7 @@ def _merged_latent_inputs(b: Builder, match: Match, x: Value) -> Any:
     if one.block not in ATTENTION or len(weights) != 3 or len(q.operands) != 2:
         return None  # biases, which no such model has
     if any(len(t.shape) != 2 or t.dtype.scheme != types[0].dtype.scheme for t in types):
-        return None  # of heads, such as queries without a latent
+        return None  # a product of heads, such as queries without a latent
     if (one.block, one.to, _sides(one.einsum)[0][0]) != (other.block, other.to, _sides(other.einsum)[0][0]):
         return None
     einsum = merged_einsum(_split_einsum(one.einsum) + _split_einsum(other.einsum))

@@ -231,7 +231,7 @@ class KernelTime(OpTime):
         return replace(self, call=replace(self.call, shape=less, less=None)) if less else None
 
     def in_graph(self, at: Binding, hidden: Number) -> tuple[Number, Number]:
-        """Seconds alone, and without that share of the launch, but as the roofline at least.
+        """Seconds of the kernel alone, and without the share `hidden` of its launch; at least the roofline.
 
         Nothing is hidden on a device whose graphs hide no launches.
         """

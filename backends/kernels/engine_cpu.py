@@ -144,13 +144,13 @@ class OverlappedEngineCpu(EngineCpu):
 @families("async_host")
 @dataclass(frozen=True)
 class AsyncEngineCpu(EngineCpu):
-    """A host with asynchronous scheduling as vLLM has by default: it works on sequences while the GPU runs.
+    """The CPU overhead of asynchronous scheduling, the default of vLLM: work on sequences overlaps the GPU.
 
-    What it does once a step (inputs, samplers and copies outside the graph) delays the GPU.
+    Work that occurs once per step (inputs, samplers, and copies outside the graph) delays the GPU.
     """
 
     def exposed(self, seconds: Number, sequences: Number, xp: Namespace, steps: Number = 1.0) -> Number:
-        """Seconds of each step, and those by which its sequences take longer than the GPU."""
+        """The seconds per step, plus the time by which work on sequences exceeds the GPU time."""
         each = self.sequence_us * 1e-6 * sequences
         return self.step_us * 1e-6 * steps + xp.maximum(each - seconds, 0.0)
 

@@ -229,26 +229,26 @@ SMALL_US = 4.6  # of a small kernel in a HIP graph: norms and copies of SGLang o
 )
 @dataclass(frozen=True)
 class AiterMoe(MoeKernel):
-    """AITER's two kernels for experts, and those that sort and narrow rows before each.
+    """AITER's two kernels for experts, and the kernels that sort and quantize rows before them.
 
-    The first applies the activation, the second weighs rows and adds them up, both as they store results
-    (aiter/fused_moe.py, fused_moe_2stages). Rows are read by their ids, so that sorting copies none.
+    The first product also applies the activation. The second multiplies rows by their weights and adds them
+    (aiter/fused_moe.py, fused_moe_2stages). Rows are read by index, so sorting copies no rows.
     """
 
     def dispatch(self, device: Device, shape: RoutedShape, xp: Namespace = ARRAYS) -> Number:
-        """Time to sort ids of rows by expert."""
+        """Seconds to sort the indices of rows by expert."""
         return SMALL_US * 1e-6 + self.walked(shape) * FP32 / (device.memory_Bps * self.between)
 
     def activation(self, device: Device, shape: RoutedShape, xp: Namespace = ARRAYS) -> Number:
-        """None beside the first product."""
+        """0: the first product includes the activation."""
         return 0 * shape.rows
 
     def combine(self, device: Device, shape: RoutedShape, xp: Namespace = ARRAYS) -> Number:
-        """None beside the second product."""
+        """0: the second product includes the sum."""
         return 0 * shape.rows
 
     def streamed(self, device: Device, moved: Number) -> Number:
-        """Time of a kernel that narrows so many bytes of rows."""
+        """Seconds of a kernel that quantizes rows and moves `moved` bytes."""
         return SMALL_US * 1e-6 + moved / (device.memory_Bps * self.between)
 
 

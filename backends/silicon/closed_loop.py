@@ -48,7 +48,7 @@ class MeasurementMethod(NamedTuple):
 
     @property
     def scheduler(self) -> FrozenDict[str, Any]:
-        """The fields of `Scheduler` that were not those of the engine's release."""
+        """The fields of `Scheduler` that differ from the engine's release."""
         stated = {"patience": self.patience, "enough": self.enough, "receive_interval": self.receive}
         found: dict[str, Any] = {name: value for name, value in stated.items() if value}
         return FrozenDict(found if self.ahead is None else found | {"ahead": self.ahead})

@@ -97,7 +97,7 @@ class CostModelChoice(NamedTuple):
         chunk: int | str | None = None,
         manner: MeasurementMethod = AS_RELEASED,
     ) -> Workload:
-        """A batch of requests: how many, and the tokens in and out of each; the engine as it was set.
+        """A batch of requests: `sizes` are their number, prompt tokens and output tokens.
 
         The host of an engine that does not go ahead hides nothing of its work.
         """

@@ -172,7 +172,7 @@ class Rope(Rotary):
 
 @dataclass(frozen=True)
 class ScaleByCosine(Rotary):
-    """x · cos, of both halves of a head alike; 2 FLOPs an element, of the 6 that `rope` counts."""
+    """x · cos, with equal factors for both halves of a head: 2 FLOPs per element, of the 6 of `rope`."""
 
     opcode = "scale_by_cosine"
     kind = "elementwise"
@@ -189,7 +189,7 @@ class ScaleByCosine(Rotary):
 
 @dataclass(frozen=True)
 class ScaleBySine(ScaleByCosine):
-    """x · sin, of both halves of a head alike; 2 FLOPs an element, of the 6 that `rope` counts."""
+    """x · sin, with equal factors for both halves of a head: 2 FLOPs per element, of the 6 of `rope`."""
 
     opcode = "scale_by_sine"
 
@@ -203,7 +203,7 @@ class ScaleBySine(ScaleByCosine):
 
 @dataclass(frozen=True)
 class NegateHalf(Op):
-    """−x of the second half of each row; 2 FLOPs an element of it, of the 6 that `rope` counts."""
+    """−x for the second half of each row: 2 FLOPs per element of that half, of the 6 that `rope` counts."""
 
     opcode = "negate_half"
     kind = "elementwise"
@@ -252,7 +252,7 @@ class JoinHalf(Op):
 
 
 def _half(x: Tensor) -> int:
-    """Half of the elements of a row; `VerifyError` where they are odd."""
+    """Half of the elements of a row; `VerifyError` if their number is odd."""
     if (size := Binding()(x.shape[-1])) % 2:
         raise VerifyError(f"rows of {size} elements have no halves")
     return int(size) // 2
@@ -384,16 +384,16 @@ class NormRopeAppendIndex(Rotary):
     offset: float = 0.0
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
-        """Those of queries and of caches."""
+        """The dtypes of the queries and caches."""
         return tuple(operands[i].dtype for i in self.aliases.values())
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """Those of four norms and four rotations."""
+        """The FLOPs of four norms and four rotations."""
         turned = [operands[i] for i in (0, 1, 7, 8)]
         return sum((4 * t.elements + Rope.vector_flops * self.turned(t) for t in turned), start=0)
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
-        """All but caches."""
+        """The bytes of all operands except caches."""
         caches = (3, 4, 9)
         return tuple(0 if i in caches else t.bytes for i, t in enumerate(operands))
 

@@ -896,7 +896,7 @@ class OpMethods:
         return self._op("mul", (x, y), name, block)
 
     def negate_half(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
-        """−x of the second half of each row; 2 FLOPs an element of it, of the 6 that `rope` counts.
+        """−x for the second half of each row: 2 FLOPs per element of that half, of the 6 that `rope` counts.
 
         `* d! -> * e`
         """
@@ -1303,7 +1303,7 @@ class OpMethods:
         name: str = "",
         block: str | None = None,
     ) -> Value:
-        """x · cos, of both halves of a head alike; 2 FLOPs an element, of the 6 that `rope` counts.
+        """x · cos, with equal factors for both halves of a head: 2 FLOPs per element, of the 6 of `rope`.
 
         `b t! * d! -> b t! * d!`
         """
@@ -1336,7 +1336,7 @@ class OpMethods:
         name: str = "",
         block: str | None = None,
     ) -> Value:
-        """x · sin, of both halves of a head alike; 2 FLOPs an element, of the 6 that `rope` counts.
+        """x · sin, with equal factors for both halves of a head: 2 FLOPs per element, of the 6 of `rope`.
 
         `b t! * d! -> b t! * d!`
         """
