@@ -411,8 +411,8 @@ def _pool(kinds: Counter[_Growth], block: int, wide: bool) -> CachePool:
     """Build a pool of equal pages.
 
     Blocks of attention have `block` tokens, and `wide` ones a multiple so that a state fits in a page.
-    Shorter rows have more tokens in a block. A page covers as many layers as the rarest kind has, or all if no
-    kind has 25% more (`_get_kv_cache_groups_uniform_page_size` of vllm/v1/core/kv_cache_utils.py).
+    Shorter rows have more tokens in a block. A page covers as many layers as the rarest kind has, or all
+    if no kind has 25% more (`_get_kv_cache_groups_uniform_page_size` of vllm/v1/core/kv_cache_utils.py).
     """
     widest, largest = max(kind.row for kind in kinds), max(kind.state for kind in kinds)
     least = block * widest
