@@ -2,8 +2,8 @@
 
     python scripts/gallery.py build/site/gallery
 
-Each page is that of `llmir report MODEL --hw …,… --tp 1,2,4,8`. A cell of the index shows the decode time of the
-smallest split that fits on a device, and links to the page with this device and split selected.
+Each page is that of `llmir report MODEL --hw …,… --tp 1,2,4,8`. A cell of the index shows the decode time of
+the smallest split that fits on a device, and links to the page with this device and split selected.
 """
 
 from __future__ import annotations
@@ -51,9 +51,10 @@ th:first-child { text-align: left; }
 small { opacity: .75; display: block; }
 </style>
 <h1>Gallery</h1>
-<p>Each page contains the cost model of llmir, and computes its results in the browser for any batch, prompt and
-output length. A cell shows the mean time per output token with the fewest GPUs that hold $batch requests of $prompt
-prompt tokens and $generate output tokens. It opens the page at this device and split.</p>
+<p>Each page contains the cost model of llmir, and computes its results in the browser for any batch, prompt
+and output length. A cell shows the mean time per output token with the fewest GPUs (of $tp) that hold
+$batch requests of $prompt prompt tokens and $generate output tokens. It opens the page at this device and
+split.</p>
 <table>
 <thead><tr><th scope="col">model</th>$head</tr></thead>
 <tbody>
@@ -68,7 +69,7 @@ $rows
 
 @dataclass(frozen=True)
 class Cell:
-    """The first configuration of a device that fits: its number in the page, its ranks and its time per token."""
+    """The first configuration of a device that fits: its number in the page, its ranks, its time per token."""
 
     setup: int
     tp: int

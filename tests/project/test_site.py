@@ -1,4 +1,4 @@
-"""Readers find answers: by links from the front page, and by the search of the site that `make docs` built."""
+"""Readers find answers by links from the front page, and by the search of the site (`make docs`)."""
 
 from __future__ import annotations
 
