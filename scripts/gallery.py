@@ -69,7 +69,7 @@ $rows
 
 @dataclass(frozen=True)
 class Cell:
-    """The first configuration of a device that fits: its number in the page, its ranks, its time per token."""
+    """The first configuration of a device that fits: its number in the page, ranks and time per token."""
 
     setup: int
     tp: int
