@@ -56,6 +56,12 @@ def test_the_readme_is_short() -> None:
     assert len(readme.partition("## Install")[0].split()) <= 200
 
 
+def test_the_changelog_is_short() -> None:
+    changes = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    assert len(changes.encode()) <= 12_000
+    assert [line for line in changes.splitlines() if line.startswith("  ")] == []  # an entry is one line
+
+
 def test_pages_are_short_and_each_is_in_the_index() -> None:
     pages = {path for path in PAGES["docs"] if path.name not in ("README.md", "index.md")}
     index = (ROOT / "docs" / "README.md").read_text("utf-8")
