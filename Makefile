@@ -66,7 +66,7 @@ lint: $(LINT) ## ruff, and mypy in strict mode
 	@$(RUN)/python -m mypy
 
 docs: $(DOCS) gallery ## the documentation site with the gallery, in build/site; a warning is an error
-	@$(RUN)/python -m sphinx -q -W --keep-going docs build/site
+	@$(RUN)/python -m sphinx -q -W --keep-going -d build/doctrees docs build/site
 	@$(RUN)/python -m pytest tests/project/test_site.py
 	@echo "docs: open build/site/index.html"
 
