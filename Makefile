@@ -110,7 +110,7 @@ wheel: $(BASE) ## a wheel in dist/, tried in a fresh environment from another fo
 	@sh scripts/try_wheel.sh "$(RUN)/python" dist/*.whl
 
 release: $(RELEASE) ## sdist and wheel in dist/ for an upload: checked accuracy, twine, and the demo in a fresh environment
-	@$(RUN)/python scripts/accuracy.py --check
+	@$(RUN)/python -m benchmarks.accuracy --check
 	@rm -rf build/lib build/bdist* dist
 	@$(RUN)/python -m build --quiet --outdir dist .
 	@$(RUN)/python -m twine check --strict dist/*

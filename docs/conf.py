@@ -16,10 +16,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_click",
 ]
-exclude_patterns = [
-    "README.md",
-    "dev",
-]  # the index of the pages as GitHub shows them, and notes of developers
+exclude_patterns = ["README.md"]  # the index of the pages as GitHub shows them
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
 
@@ -41,11 +38,10 @@ SITE_PAGES = {"CONTRIBUTING.md": "project/contributing.md", "CHANGELOG.md": "pro
 
 def adapt_links(app: Any, name: str, text: list[str]) -> None:
     """Lead links to files that the site does not contain to their pages, or replace them by their labels."""
-    if "/" in name:
-        return
+    up = name.count("/") + 1  # levels from the page to the root of the project
     for file, page in SITE_PAGES.items():
-        text[0] = text[0].replace(f"](../{file}", f"]({page}")
-    text[0] = re.sub(r"(?<!!)\[([^\]]+)\]\((?:(?:\.\./)+(?!docs/)|dev/)[^)]*\)", r"\1", text[0])
+        text[0] = text[0].replace("](" + "../" * up + file, f"](/{page}")
+    text[0] = re.sub(rf"(?<!!)\[([^\]]+)\]\((?:\.\./){{{up}}}[^)]*\)", r"\1", text[0])
 
 
 def adapt_included_links(app: Any, path: Any, name: str, text: list[str]) -> None:

@@ -75,7 +75,7 @@ def test_a_question_is_answered_within_three_clicks(question: str, clicks: list[
 
 def test_the_sidebar_has_every_page() -> None:
     pages = {str(path.relative_to(DOCS).with_suffix("")) for path in DOCS.rglob("*.md")}
-    assert sidebar() == pages - {"index", "README"} - {page for page in pages if page.startswith("dev/")}
+    assert sidebar() == pages - {"index", "README"}
 
 
 def pages_with(word: str) -> set[str]:
