@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
 import re
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from llmir.api.page import setups
 from tests.browser import browser, real
 
 ROOT = Path(__file__).parents[2]
@@ -37,6 +41,21 @@ QUESTIONS = [
     ("Why is a time not available for a TPU's kernels?", ["troubleshoot"], "all times are rooflines"),
     ("What changed since the last release?", ["project/changes"], "### Added"),
 ]
+
+
+@pytest.mark.slow
+def test_a_cell_of_the_gallery_opens_the_configuration_that_it_shows() -> None:
+    spec = importlib.util.spec_from_file_location("gallery", ROOT / "scripts" / "gallery.py")
+    assert spec is not None and spec.loader is not None
+    gallery = sys.modules["gallery"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(gallery)
+    assert len(gallery.MODELS) == 12 and len(gallery.DEVICES) == 4
+    model = "qwen3-32b"
+    configurations = setups(model, {"hw": gallery.DEVICES, "tp": gallery.TP})
+    for device, tp in (("h100-sxm", 2), ("mi300x", 1)):  # 65.5 GB of weights do not leave room on 80 GB
+        found = gallery.cell(model, device)
+        assert found.tp == tp
+        assert configurations[found.setup].values == {"hw": device, "tp": tp}
 
 
 @cache
@@ -103,11 +122,12 @@ def test_the_index_of_the_site_leads_from_a_word_to_its_page(stem: str, page: st
 @built
 def test_the_links_of_the_site_lead_to_its_files() -> None:
     pages = [*SITE.glob("*.html"), *SITE.glob("gallery/index.html"), *SITE.glob("project/*.html")]
-    links = {
-        (page.parent / link).resolve()
+    hrefs = {
+        (page.parent, link)
         for page in pages
         for link in re.findall(r'href="([^"#:?]+)["#?]', page.read_text("utf-8"))
     }
+    links = {Path(os.path.normpath(folder / link)) for folder, link in hrefs}
     assert SITE / "gallery" / "index.html" in links
     assert len({link for link in links if link.parent.name == "gallery"}) >= 13
     assert [str(link) for link in links if not link.exists()] == []
