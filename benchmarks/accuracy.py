@@ -28,6 +28,7 @@ from itertools import chain
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
+from textwrap import fill
 from typing import Any
 
 import yaml
@@ -212,21 +213,31 @@ def kernels(rows: list[Row]) -> dict[str, Groups]:
     return {"goals": goals, "kind and device": pairs, "basis": whole.by(rows, "relation")}
 
 
+def short_name(model: str) -> str:
+    """The name of a model without its owner, in lower case and with hyphens.
+
+    >>> short_name("meta-llama/Llama 3-8B")
+    'llama-3-8b'
+    """
+    return model.rpartition("/")[2].lower().replace(" ", "-")
+
+
 def runs(rows: list[Row]) -> dict[str, Groups]:
     """Groups of whole runs."""
     judged = [r for r in rows if not whole.queued(r)]
-    by_model = whole.by(judged, "model")
+    by_model = whole.by([r | {"model": short_name(r["model"])} for r in judged], "model")
     return {**whole.whole_runs(rows), "model": by_model, "basis": whole.by(judged, "relation")}
 
 
 def serving(rows: list[Row]) -> dict[str, Groups]:
     """Groups of closed loops of 2026."""
     found: dict[str, Groups] = {}
+    keys = "device,engine", "model", "users", "relation", "device,engine,model"
     for metric, name in (("tpot", "TPOT"), ("token", "throughput")):
         some = [r for r in rows if r["metric"] == metric]
-        found[name] = {"all": some, **(whole.by(some, "device") if metric == "token" else {})}
+        found[name] = {"all": some}
         if metric == "tpot":
-            found |= {f"{name} by {keys}": whole.by(some, keys) for keys in whole.BY}
+            found |= {f"{name} by {of}": whole.by(some, of) for of in keys}
     return found
 
 
@@ -280,16 +291,22 @@ def _numbers(record: Any) -> Numbers:
     return {k: v if isinstance(v, int) else round(v, 4) for k, v in record._asdict().items() if v is not None}
 
 
-def saturation(table: Path) -> Numbers:
-    """Statistics of the throughput of saturated servers."""
+def saturation(table: Path, cache: Path) -> Numbers:
+    """Statistics of the throughput of saturated servers, computed unless `cache` has them."""
     from benchmarks import saturation
 
+    target = cache / f"saturation-{hashlib.sha256(table.read_bytes()).hexdigest()[:8]}.json"
+    if target.exists():
+        return json.loads(target.read_text("utf-8"))
     found = list(saturation.runs(table))
     groups = {
         title: {name: _numbers(whole.statistics([run.error for run in some])) for name, some in lines.items()}
         for title, lines in saturation.groups(found).items()
     }
-    return {"tables": {table.name: {"figures": len(found)}}, "groups": groups}
+    numbers: Numbers = {"tables": {table.name: {"figures": len(found)}}, "groups": groups}
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(json.dumps(numbers), "utf-8")
+    return numbers
 
 
 def profiles(folder: Path) -> Numbers:
@@ -333,7 +350,13 @@ def fits() -> Numbers:
 
 
 def _percent(x: float) -> str:
-    return f"{x:.1%}"
+    """A share with one decimal; two digits from 10% on, to keep the page short."""
+    return f"{x:.1%}" if abs(x) < 0.0995 else f"{x:.0%}"
+
+
+def _short(name: str) -> str:
+    """The name of a group of the README, as the page shows it."""
+    return name.strip().replace(" under steady load", "").partition(", with kernels")[0]
 
 
 def _table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
@@ -365,27 +388,31 @@ class Accuracy:
         held = [w for w in views if w != NONE and self.group(section, title, w)]
         cells = []
         for name, n in self.group(section, title).items():
-            if n["rows"] < least:
+            if n["rows"] < least or (section == "runs" and "in no row above" in name):
                 continue
             line = [
-                name.strip(),
+                _short(name),
                 f"{n['rows']:,}",
                 *(_percent(n[key]) for key in ERRORS),
                 *[_within(n)] * bands,
             ]
             for other in (self.group(section, title, w).get(name) for w in held):
-                line.append(f"{_percent(other['mean'])}, {_percent(other['median'])}" if other else "–")
+                keys = ("mean", "median") if bands else ("mean",)
+                line.append(", ".join(_percent(other[key]) for key in keys) if other else "–")
             cells.append(line)
         heads = [first, "rows", *ERRORS, *["within ±, 2 ±"] * bands]
         return _table([*heads, *(f"{w} held out" for w in held)], cells)
 
-    def matrix(self, title: str, without: str) -> str:
-        """Kernels by kind and device: mean (median)."""
-        found = self.group("kernels", title, without)
+    def matrix(self) -> str:
+        """Kernels by kind and device: mean (median) in-sample, and the mean with the device held out."""
+        found, held = (self.group("kernels", "kind and device", w) for w in (NONE, DEVICE))
         cells = []
         for kind in dict.fromkeys(name.partition(" | ")[0] for name in found):
-            line = (found.get(f"{kind} | {gpu}") for gpu in GPUS)
-            cells.append([kind, *(f"{n['mean']:.0%} ({n['median']:.0%})" if n else "–" for n in line)])
+            line = [kind]
+            for name in (f"{kind} | {gpu}" for gpu in GPUS):
+                text = "{mean:.0%} ({median:.0%})".format(**found[name]) if name in found else "–"
+                line.append(text + (f", {held[name]['mean']:.0%}" if name in held else ""))
+            cells.append(line)
         return _table(["kernels", *GPUS], cells)
 
 
@@ -395,30 +422,28 @@ def _within(n: Numbers) -> str:
 
 INTRO = """# Accuracy
 
-`make accuracy` writes this page from measurements that others published. Their tables are not part of this
-repository. The error of a row is (estimate − measurement) / measurement. *Mean* and *median* are of its size,
-*bias* is the mean with its sign. *Within ±* is the share of rows with an error up to the
-[printed ±](basis.md), then up to twice the ±. Rows faster than the roofline are excluded.
+`make accuracy` writes this page from measurements that others published. The error of a row is (estimate −
+measurement) / measurement. *Mean* and *median* are of its size, *bias* is the mean with its sign. *Within ±*
+is the share of rows with an error up to the [printed ±](basis.md), then up to twice the ±. Rows faster than
+the roofline are excluded. Columns without a title of their own are *in-sample*: kernel models and engine
+overheads were fitted to these rows, or to others of the same kind. *Held out* columns have the mean and the
+median, or the mean alone in tables without ±:
 
-- *In-sample*: the columns without a title of their own. Kernel models and engine overheads were fitted to
-  these rows, or to others of the same kind.
-- *Model held out*: mean and median with engine overheads fitted without the model on its device and version.
-- *Device held out*: with kernels transferred from other devices.
-- *Engine held out*: with kernels of another engine on the device.
+- *Model held out*: engine overheads are fitted without the model on its device and version.
+- *Device held out*: kernels are transferred from other devices.
+- *Engine held out*: kernels come from another engine on the device.
 """
 RUNS = """## Whole runs
 
-The overhead of an engine is fitted to Llamas and Qwens. TTFT of servers includes the queue.
+The overhead of an engine is fitted to Llamas and Qwens. TTFT of servers includes the queue. A100 of 40 GB has
+no measured kernels of its own, so its errors with the device held out are the in-sample ones.
 """
 SERVING = """## Serving runs of 2026
 
 Closed loops of [InferenceX](https://github.com/SemiAnalysisAI/InferenceX) (SemiAnalysis) with the flags of
-each run, without speculation. The overhead of ATOM is set by hand beside them.
-Nothing else is fitted to them.
+each run, without speculation. Only the overhead of ATOM, set by hand, takes account of them.
 """
-CHOICES = """The best configuration of a model has the most throughput per GPU within a TPOT limit of 8 to 80
-ms.
-"""
+CHOICES = "Choice of the configuration with the most throughput per GPU within a TPOT limit of 8 to 80 ms: "
 SATURATION = """## Saturated servers
 
 Output throughput in NVIDIA's tables of TensorRT-LLM, simulated with default flags at a rate that no server
@@ -445,7 +470,7 @@ FITTED_KERNELS = """Kernels of each device, with the error on held-out shapes (a
 engine):
 """
 ERRORS = ("mean", "median", "bias")
-LEAST_ROWS = 20  # of a line of the tables with many groups
+WIDTH = 118  # of a line of prose
 
 
 def page(data: Numbers) -> str:
@@ -456,6 +481,8 @@ def page(data: Numbers) -> str:
         parts += [RUNS, *_runs(known)]
     if known.views("serving"):
         parts += [SERVING, *_serving(known)]
+        if omitted := known.views("serving").get(NONE, {}).get("omitted"):
+            parts.append(f"Without the runs of {', '.join(omitted)}.\n")
     if known.views("first tokens"):
         parts.append(known.lines("first tokens", "TTFT", "TTFT, medians over dates"))
     if known.views("saturation"):
@@ -470,21 +497,26 @@ def page(data: Numbers) -> str:
 
 def _runs(known: Accuracy) -> Iterator[str]:
     yield known.lines("runs", "whole runs", "Llama and Qwen")
-    yield known.lines("runs", "first tokens of servers", "TTFT of Llama and Qwen")
+    yield known.lines("runs", "first tokens of servers", "TTFT of Llama and Qwen", bands=False)
     yield known.lines("runs", "other models", "models in no fit of an overhead")
-    for title, first in (("A100, H100 and B200", "A100, H100 and B200, all models"), ("model", "model")):
-        yield known.lines("runs", title, first, bands=False, compare=title == "model", least=LEAST_ROWS)
+    title = "A100, H100 and B200"
+    yield known.lines("runs", title, f"{title}, all models", bands=False, compare=False, least=100)
+    yield known.lines("runs", "model", "model, all devices", bands=False, least=50)
 
 
 def _serving(known: Accuracy) -> Iterator[str]:
     for keys in ("device,engine", "model", "users"):
         title = f"TPOT by {keys.replace(',', ' and ')}"
-        yield known.lines("serving", f"TPOT by {keys}", title, compare=keys != "users")
-    yield known.lines("serving", "throughput", "output throughput", compare=False)
-    yield CHOICES
-    found = known.group("serving", "decisions").items()
-    cells = [[name, f"{d['cases']:,}", _percent(d["right"]), _percent(d["lost"])] for name, d in found]
-    yield _table(["choice of the best configuration", "cases", "right", "throughput lost"], cells)
+        yield known.lines(
+            "serving", f"TPOT by {keys}", title, bands=keys == "device,engine", compare=keys != "users"
+        )
+    yield known.lines("serving", "throughput", "output throughput", bands=False, compare=False)
+    choices = (
+        f"{name}, right in {_percent(d['right'])} of {d['cases']:,} cases, with {_percent(d['lost'])} of the "
+        "throughput lost"
+        for name, d in known.group("serving", "decisions").items()
+    )
+    yield fill(f"{CHOICES}{'; '.join(choices)}.", WIDTH) + "\n"
 
 
 def _profiles(known: Accuracy) -> str:
@@ -503,21 +535,20 @@ def _kernels(known: Accuracy) -> Iterator[str]:
         for name, n in known.group("kernels", "goals").items()
     ]
     yield _table(["kernels", "rows", "goal", *ERRORS, "within ±, 2 ±"], cells)
-    for without, title in ((NONE, "In-sample"), (DEVICE, "Device held out")):
-        if known.group("kernels", "kind and device", without):
-            yield f"{title}, mean and median:\n"
-            yield known.matrix("kind and device", without)
+    yield "Mean (median) in-sample, and the mean with the device held out:\n"
+    yield known.matrix()
 
 
 def _reliability(known: Accuracy) -> str:
-    cells = []
+    cells: dict[tuple[str, ...], str] = {}  # without held-out lines that repeat the in-sample one
     for section, title in (("kernels", "basis"), ("runs", "basis"), ("serving", "TPOT by relation")):
         for without in known.views(section):
             for name, n in known.group(section, title, without).items():
-                if n["band"] and n["rows"] >= LEAST_ROWS:
+                if n["band"] and n["rows"] >= 500:
                     shares = (f"{n[key]:.0%}" for key in ("band", "within", "within_twice"))
-                    cells.append([section, without, name, f"{n['rows']:,}", *shares])
-    return _table(["section", "held out", "basis", "rows", "mean ±", "within ±", "within 2 ±"], cells)
+                    cells.setdefault((section, name, f"{n['rows']:,}", *shares), without)
+    lines = [[section, held, *rest] for (section, *rest), held in cells.items()]
+    return _table(["section", "held out", "basis", "rows", "mean ±", "within ±", "within 2 ±"], lines)
 
 
 def _fits(found: Numbers) -> Iterator[str]:
@@ -540,24 +571,28 @@ def readme(data: Numbers) -> str:
     held = known.group("runs", "whole runs", MODEL)
     cells = []
     for name, n in known.group("runs", "whole runs").items():
-        line = [name, f"{n['rows']:,}", *(_percent(n[key]) for key in ERRORS)]
-        cells.append([*line, *[_percent(held[name]["mean"]) if name in held else "–"] * bool(held)])
+        line = [name, f"{n['rows']:,}", *(f"{n[key]:.1%}" for key in ERRORS)]
+        cells.append([*line, *[f"{held[name]['mean']:.1%}" if name in held else "–"] * bool(held)])
     heads = ["whole runs", "rows", "mean error", "median", "bias", *["mean, model held out"] * bool(held)]
     other = known.group("runs", "other models")["NVIDIA GPUs, other models than Llama and Qwen"]
     first = known.group("runs", "first tokens of servers").items()
     medians = ", ".join(f"{n['median']:.0%} ({name.rpartition(', ')[2]})" for name, n in first)
     rest = [
-        f"- *Other models* than Llama and Qwen ({other['rows']:,} rows of Mixtral, gpt-oss, MiniMax and",
-        f"  others on NVIDIA GPUs) have a mean error of {other['mean']:.0%}, and a median of",
-        f"  {other['median']:.0%}.",
-        f"- *TTFT of servers*, with its queue, has a median error of {medians}, for",
-        "  Llamas and Qwens.",
+        "*Model held out*: the overhead is fitted without the model on its device and version.",
+        f"*Other models* than Llama and Qwen ({other['rows']:,} rows of Mixtral, gpt-oss, MiniMax and others "
+        f"on NVIDIA GPUs) have a mean error of {other['mean']:.0%} and a median of {other['median']:.0%}.",
+        f"*TTFT of servers*, with its queue, has a median error of {medians}, for Llamas and Qwens.",
     ]
-    if held:
-        rest.insert(
-            0, "- *Model held out*: the overhead is fitted without the model on its device and version."
-        )
-    return "\n".join([_table(heads, cells), *rest, ""])
+    lines = [fill(f"- {line}", WIDTH, subsequent_indent="  ") for line in rest[not held :]]
+    return "\n".join([_table(heads, cells), *lines, ""])
+
+
+def pages(data: Numbers) -> dict[Path, str]:
+    """The texts of the page and of the README; the README needs the section of whole runs."""
+    found = {PAGE: page(data)}
+    if data["sections"].get("runs", {}).get(NONE):
+        found[README] = _with_part(README.read_text("utf-8"), readme(data))
+    return found
 
 
 def _with_part(text: str, part: str) -> str:
@@ -571,9 +606,7 @@ def _with_part(text: str, part: str) -> str:
 
 def differences(data: Numbers) -> list[str]:
     """The pages that differ from what the JSON file gives."""
-    text = README.read_text("utf-8")
-    found = [] if PAGE.read_text("utf-8") == page(data) else [PAGE.name]
-    return found + ([] if _with_part(text, readme(data)) == text else [README.name])
+    return [path.name for path, text in pages(data).items() if path.read_text("utf-8") != text]
 
 
 def stale(data: Numbers) -> list[str]:
@@ -602,9 +635,8 @@ def load() -> Numbers:
 def write(data: Numbers) -> None:
     """Write the JSON file, one line for each group, and the pages."""
     JSON.write_text(_json(data) + "\n", "utf-8")
-    PAGE.write_text(page(data), "utf-8")
-    if data["sections"].get("runs", {}).get(NONE):
-        README.write_text(_with_part(README.read_text("utf-8"), readme(data)), "utf-8")
+    for path, text in pages(data).items():
+        path.write_text(text, "utf-8")
 
 
 def _json(value: Any, indent: str = "") -> str:
@@ -628,7 +660,7 @@ def update(folder: Path, sections: Sequence[str], withouts: Sequence[str], omit:
             found: Numbers | None = None
             if section == "saturation":
                 if (folder / "e2e.csv").exists():
-                    found = saturation(folder / "e2e.csv")
+                    found = saturation(folder / "e2e.csv", cache)
             elif section == "profiles":
                 if (traces := folder.parent / "traces").exists():
                     found = profiles(traces)
