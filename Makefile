@@ -79,7 +79,7 @@ bench-peers: $(READY) ## a new point beside AIConfigurator, which is installed i
 	@$(RUN)/python benchmarks/peers.py --environment $(PEERS)
 
 accuracy: $(READY) ## errors by the tables in MEASURED, into docs/accuracy.json, its page and README; continues (WITHOUT=none|model|device|engine SECTIONS=runs)
-	@$(RUN)/python -m benchmarks.accuracy $(MEASURED) $(addprefix --without ,$(WITHOUT)) $(addprefix --section ,$(SECTIONS))
+	@$(RUN)/python -m benchmarks.accuracy $(MEASURED) $(addprefix --without ,$(WITHOUT)) $(addprefix --section ,$(SECTIONS)) $(addprefix --omit ,$(OMIT))
 
 read-traces: $(READY) ## traces as HolisticTraceAnalysis reads them, which is installed in $(READER)
 	@$(RUN)/python scripts/read_traces.py --environment $(READER)

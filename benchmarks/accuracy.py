@@ -24,6 +24,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from statistics import median
@@ -56,6 +57,7 @@ CODE = {  # what decides an estimate, by the word that --check prints
 }
 
 
+@cache
 def digests(root: Path = ROOT) -> dict[str, str]:
     """A digest for each part of `CODE`, which comments, docstrings and blank lines do not change."""
     return {part: _digest(root, paths) for part, paths in CODE.items()}
@@ -126,18 +128,18 @@ PAUSE_S = 20  # between two lines of progress
 
 
 def collect(
-    folder: Path, cache: Path, section: str, without: str, omit: Sequence[str] = ()
+    folder: Path, saved: Path, section: str, without: str, omit: Sequence[str] = ()
 ) -> list[Path] | None:
-    """Files with the rows of a section, computed unless `cache` has them; None without its tables."""
+    """Files with the rows of a section, computed unless `saved` has them; None without its tables."""
     tables = [folder / name for name in TABLES[section] if (folder / name).exists()]
     if not tables:
         return None
     if without == MODEL:  # the fits need all tables
-        return [_rows(tables, cache, f"{section}-{without}", without)]
+        return [_rows(tables, saved, f"{section}-{without}", without)]
     found = []
     for table in tables:
         if not (column := SPLIT.get(section)):
-            found.append(_rows([table], cache, f"{table.stem}-{without}", without))
+            found.append(_rows([table], saved, f"{table.stem}-{without}", without))
             continue
         with table.open(newline="") as file:
             lines = list(csv.DictReader(file))
@@ -148,17 +150,17 @@ def collect(
                     writer = csv.DictWriter(file, lines[0])
                     writer.writeheader()
                     writer.writerows(line for line in lines if line[column] == value)
-                found.append(_rows([part], cache, f"{table.stem}-{value}-{without}", without))
+                found.append(_rows([part], saved, f"{table.stem}-{value}-{without}", without))
     return found
 
 
 SLOW = ("dsv4",)  # estimated last: DeepSeek-V4's closed loops take hours
 
 
-def _rows(tables: Sequence[Path], cache: Path, name: str, without: str) -> Path:
+def _rows(tables: Sequence[Path], saved: Path, name: str, without: str) -> Path:
     """The file of rows of some tables, which is written at once when it is complete."""
     data = hashlib.sha256(b"".join(table.read_bytes() for table in tables)).hexdigest()[:8]
-    target = cache / f"{name}-{data}.csv"
+    target = saved / f"{name}-{data}.csv"
     if not target.exists():
         import llmir
         from llmir.backends.export.json import to_csv
@@ -291,11 +293,11 @@ def _numbers(record: Any) -> Numbers:
     return {k: v if isinstance(v, int) else round(v, 4) for k, v in record._asdict().items() if v is not None}
 
 
-def saturation(table: Path, cache: Path) -> Numbers:
-    """Statistics of the throughput of saturated servers, computed unless `cache` has them."""
+def saturation(table: Path, saved: Path) -> Numbers:
+    """Statistics of the throughput of saturated servers, computed unless `saved` has them."""
     from benchmarks import saturation
 
-    target = cache / f"saturation-{hashlib.sha256(table.read_bytes()).hexdigest()[:8]}.json"
+    target = saved / f"saturation-{hashlib.sha256(table.read_bytes()).hexdigest()[:8]}.json"
     if target.exists():
         return json.loads(target.read_text("utf-8"))
     found = list(saturation.runs(table))
@@ -652,7 +654,7 @@ def _json(value: Any, indent: str = "") -> str:
 def update(folder: Path, sections: Sequence[str], withouts: Sequence[str], omit: Sequence[str]) -> None:
     """Compute sections, in-sample estimates first, and write all files after each."""
     now = digests()
-    cache = ROOT / ".accuracy" / hashlib.sha256(json.dumps(now).encode()).hexdigest()[:12]
+    saved = ROOT / ".accuracy" / hashlib.sha256(json.dumps(now).encode()).hexdigest()[:12]
     for without in withouts:
         for section in sections:
             if without not in HELD_OUT[section]:
@@ -660,11 +662,11 @@ def update(folder: Path, sections: Sequence[str], withouts: Sequence[str], omit:
             found: Numbers | None = None
             if section == "saturation":
                 if (folder / "e2e.csv").exists():
-                    found = saturation(folder / "e2e.csv", cache)
+                    found = saturation(folder / "e2e.csv", saved)
             elif section == "profiles":
                 if (traces := folder.parent / "traces").exists():
                     found = profiles(traces)
-            elif files := collect(folder, cache, section, without, omit):
+            elif files := collect(folder, saved, section, without, omit):
                 found = summarize(section, files)
             if not found:
                 _say(f"{section}: no tables in {folder}")

@@ -82,8 +82,8 @@ class Errors(NamedTuple):
 def statistics(errors: Sequence[float], bands: Sequence[float | None] = ()) -> Errors:
     """Statistics of some errors, and of the printed ± of each if `bands` has them.
 
-    >>> statistics([0.1, -0.3], [0.2, 0.2])
-    Errors(rows=2, mean=0.2, median=0.2, bias=-0.1, band=0.2, within=0.5, within_twice=1.0)
+    >>> statistics([0.25, -0.75], [0.5, 0.5])
+    Errors(rows=2, mean=0.5, median=0.5, bias=-0.25, band=0.5, within=0.5, within_twice=1.0)
     """
     sizes = [abs(e) for e in errors]
     known = [(size, band) for size, band in zip(sizes, bands, strict=False) if band is not None]
