@@ -92,14 +92,8 @@ bench: $(READY) ## how fast llmir itself is
 bench-peers: $(READY) ## a new point beside AIConfigurator, which is installed in $(PEERS)
 	@$(RUN)/python benchmarks/peers.py --environment $(PEERS)
 
-accuracy: $(READY) ## errors of whole models and of saturated servers, by the tables in MEASURED=../shared/measured (WITHOUT=device, or engine: as if not measured)
-	@$(RUN)/llmir validate $(wildcard $(addprefix $(MEASURED)/,e2e.csv e2e_recent.csv serving_2026.csv serving_2026_ttft.csv)) \
-	  --max-work 2h $(addprefix --without ,$(WITHOUT)) -o .accuracy.csv > /dev/null
-	@$(RUN)/python benchmarks/whole.py .accuracy.csv; rm -f .accuracy.csv
-	@$(RUN)/llmir validate $(wildcard $(addprefix $(MEASURED)/,gemm.csv gemm_amd.csv moe.csv moe_amd.csv collective.csv elementwise_recent.csv)) -o .accuracy.csv > /dev/null
-	@$(RUN)/python benchmarks/bars.py .accuracy.csv; rm -f .accuracy.csv
-	@$(RUN)/python benchmarks/saturation.py $(MEASURED)/e2e.csv
-	@$(RUN)/python benchmarks/traces.py $(MEASURED)/../traces
+accuracy: $(READY) ## errors by the tables in MEASURED, into docs/accuracy.json, its page and README; continues (WITHOUT=none|model|device|engine SECTIONS=runs)
+	@$(RUN)/python -m benchmarks.accuracy $(MEASURED) $(addprefix --without ,$(WITHOUT)) $(addprefix --section ,$(SECTIONS)) $(addprefix --omit ,$(OMIT))
 
 read-traces: $(READY) ## traces as HolisticTraceAnalysis reads them, which is installed in $(READER)
 	@$(RUN)/python scripts/read_traces.py --environment $(READER)
@@ -120,5 +114,5 @@ web: ## what pages run: our modules minified, and what they have of d3; needs np
 	@sh scripts/web.sh
 
 clean: ## remove what the targets above made
-	rm -rf $(VENV) $(PEERS) $(READER) scripts/web/node_modules build dist demo *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(PEERS) $(READER) .accuracy scripts/web/node_modules build dist demo *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
