@@ -130,16 +130,17 @@ def docstring_page(string: str) -> str:
 
 
 def comment_texts(source: str) -> Iterator[Text]:
-    """The comments of a Python file; comments on consecutive lines are one text."""
+    """The comments of a Python file; comments on consecutive lines of their own are one text."""
     block: list[str] = []
     start = last = 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type != tokenize.COMMENT or re.match(r"# *(noqa|type:|mypy:|pragma)", token.string):
             continue
-        if block and token.start[0] != last + 1:
+        alone = not token.line[: token.start[1]].strip()
+        if block and (token.start[0] != last + 1 or not alone):
             yield Text(start, " ".join(block))
             block = []
-        start, last = start if block else token.start[0], token.start[0]
+        start, last = start if block else token.start[0], token.start[0] if alone else 0
         block.append(token.string.lstrip("#").strip())
     if block:
         yield Text(start, " ".join(block))
