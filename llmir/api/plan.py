@@ -115,7 +115,7 @@ def plan(
         InputError: An argument is out of range or has no effect in a plan, or no split is possible.
 
     >>> import llmir
-    >>> traffic = llmir.Traffic(rate=20, prompt=500, generate=100)
+    >>> traffic = llmir.Traffic(rate=20, prompt=500, generate=100, requests=200)
     >>> plans = llmir.plan("llama3.1-8b", traffic=traffic, max_tpot="20ms", gpus=4)
     >>> plans.best.devices, plans.best.meets
     (1, True)
@@ -188,7 +188,7 @@ def launch_files(plans: Plans, emit: str, model: str, draft_model: str = "") -> 
 
     >>> import llmir
     >>> servers = llmir.Servers(emit="k8s")
-    >>> found = llmir.plan("llama3.1-8b", "l4", llmir.Traffic(rate=0.5), gpus=8, servers=servers)
+    >>> found = llmir.plan("llama3.1-8b", "l4", llmir.Traffic(0.5, requests=100), gpus=8, servers=servers)
     >>> files = launch_files(found, "k8s", "llama3.1-8b")
     >>> list(files), "meta-llama/Llama-3.1-8B" in files["kubernetes.yaml"]
     (['kubernetes.yaml', 'benchmark.sh'], True)

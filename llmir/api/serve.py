@@ -158,6 +158,9 @@ def server(
     Returns:
         The server as a `Profile`.
 
+    Raises:
+        InputError: An argument is out of range, or the engine does not support the options.
+
     >>> import llmir
     >>> model = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
     >>> server = llmir.server(model, "h100-sxm")
@@ -284,11 +287,14 @@ def replicate(
         model, hw: As in `analyze`.
         traffic: The requests (`Traffic`); the first run uses its seed.
         times: Number of runs, from 2 to 1000.
-        warm_up, max_ttft_s, max_tpot_s, servers, memory, drafts, parallel, precision, estimation: As in
-        `simulate`.
+        warm_up, max_ttft_s, max_tpot_s: As in `simulate`.
+        servers, memory, drafts, parallel, precision, estimation: As in `simulate`.
 
     Returns:
         A `Replications`.
+
+    Raises:
+        InputError: An argument is out of range, or the engine does not support the options.
 
     >>> import llmir
     >>> model = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))

@@ -175,9 +175,19 @@ _loaded: dict[str, ModuleType] = {}  # by the name in messages
 
 
 def load_plugin(plugin: str | os.PathLike[str]) -> ModuleType:
-    """Import a plugin once, by module name or as a `.py` file, and register its definitions.
+    """Import a plugin once and register its definitions.
 
-    PluginError names the plugin and the error in it, or states that it does not exist.
+    Args:
+        plugin: The name of a module, or the path of a `.py` file.
+
+    Returns:
+        The module.
+
+    Raises:
+        PluginError: The plugin does not exist or raises an error, which the message contains.
+
+    >>> load_plugin("json").__name__
+    'json'
     """
     name = os.fspath(plugin) if isinstance(plugin, str | os.PathLike) else None
     if not isinstance(name, str) or not name or "\0" in name:

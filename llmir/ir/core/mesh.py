@@ -155,7 +155,13 @@ _mesh = lru_cache(maxsize=1024)(Mesh)
 
 
 def mesh_of(**degrees: int) -> Mesh:
-    """Axes of prime size, so that a part of a degree can be named; the first degree outside.
+    """Build a mesh with axes of prime size, so that a part of a degree has a name.
+
+    Args:
+        **degrees: The number of ranks by kind, such as `tp=4`. The first kind is the outermost.
+
+    Returns:
+        The mesh.
 
     >>> print(mesh_of(dp=2, tp=4))
     mesh(dp0=2, tp0=2, tp1=2)

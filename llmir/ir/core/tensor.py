@@ -175,7 +175,20 @@ def split_commas(text: str) -> list[str]:
 
 
 def parse_tensor(text: str) -> Tensor:
-    """The tensor type that prints as `text`; `ParseError` if none does."""
+    """Parse a tensor type from its text form.
+
+    Args:
+        text: The text, such as `bf16[B, T, 28672@tp]`.
+
+    Returns:
+        The type.
+
+    Raises:
+        ParseError: The text is not a type.
+
+    >>> str(parse_tensor("bf16[B, 8]"))
+    'bf16[B, 8]'
+    """
     found = _TYPE.fullmatch(text)
     if not found:
         raise ParseError(f"type {text!r}: expected the form bf16[B, T, 4096]")

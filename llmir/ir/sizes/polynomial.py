@@ -135,7 +135,17 @@ def _multiply(a: Size, b: Size) -> Size:
 
 
 def product(sizes: Iterable[Size]) -> Size:
-    """The product of `sizes`; 1 for none."""
+    """Multiply sizes.
+
+    Args:
+        sizes: Numbers and `Dim`s.
+
+    Returns:
+        The product; 1 for no sizes.
+
+    >>> product([2, 3, 4]), product([])
+    (24, 1)
+    """
     result: Size = 1
     for size in sizes:
         result = result * size
@@ -519,14 +529,40 @@ def maximum(a: Number, b: Number) -> Number:
 
 
 def ceildiv(a: Size, by: int) -> Size:
-    """`a / by` rounded up."""
+    """Divide a size and round up.
+
+    Args:
+        a: The size, a number or a `Dim`.
+        by: The divisor, above 0.
+
+    Returns:
+        A number, or a `Dim` with an atom.
+
+    >>> ceildiv(7, 2), str(ceildiv(Dim.symbol("T"), 16))
+    (4, 'ceildiv(T, 16)')
+    """
     return CeilDiv.of(a, by)
 
 
 def distinct(held: int, chosen: int, tokens: Size, experts: int | None = None, by: Law = CHANCE) -> Size:
-    """The expected number of touched experts among `held`: E·(1−(1−k/E)^n) for uniform routing of all.
+    """The expected number of touched experts on a rank.
 
-    n tokens choose k of E `experts`. By default all experts are held (`Distinct`).
+    For uniform routing and one rank with all experts it is E·(1 − (1 − k/E)^n), where n tokens choose k of E
+    experts (`Distinct`).
+
+    Args:
+        held: Number of experts of the rank.
+        chosen: Number of experts that a token chooses.
+        tokens: Number of tokens.
+        experts: Number of experts of all ranks. The default is `held`.
+        by: The routing law. The default is uniform routing.
+
+    Returns:
+        The number of experts as a size.
+
+    >>> from llmir.ir.sizes.binding import Binding
+    >>> round(Binding(T=1)(distinct(8, 2, Dim.symbol("T"))), 6)
+    2.0
     """
     return Distinct.of(held, chosen, tokens, experts or held, by)
 

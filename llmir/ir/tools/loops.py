@@ -28,7 +28,20 @@ T = TypeVar("T")
 
 
 def inner_first(program: Program, change: Callable[[Graph], Graph]) -> dict[str, Graph]:
-    """Apply `change` to each graph, bodies first; a graph sees the new result types of its bodies."""
+    """Apply a function to each graph of a program, bodies of loops first.
+
+    Args:
+        program: The program.
+        change: The function from a graph to a graph. The `repeat` ops of its argument have the result types
+            of their changed bodies.
+
+    Returns:
+        The new graphs by name.
+
+    >>> from llmir.api.load import load
+    >>> sorted(inner_first(load("gpt2"), lambda graph: graph))
+    ['layer', 'main']
+    """
     done: dict[str, Graph] = {}
 
     def walk(name: str, path: tuple[str, ...]) -> None:
@@ -127,9 +140,23 @@ class Iteration:
 
 
 def iteration(program: Program, node: Node, loop: Loop, layer: int, operands: Sequence[Value]) -> Iteration:
-    """The iteration of the `repeat` at `node` that begins at `layer`, given these operands.
+    """Build one iteration of a loop as ops outside of the loop.
 
-    Names begin with the path of the iteration, and `{layer}` of checkpoint names is filled in.
+    Args:
+        program: The program.
+        node: The `repeat` op.
+        loop: Its loop.
+        layer: The first layer of the iteration. It replaces `{layer}` in names of checkpoint tensors.
+        operands: The operands of the iteration.
+
+    Returns:
+        An `Iteration`. The names of its ops begin with the path of the iteration.
+
+    >>> from llmir.api.load import load
+    >>> program = load("gpt2")
+    >>> node = next(node for node in program["main"].nodes if node.op.loop)
+    >>> iteration(program, node, node.op.loop, 3, node.operands).nodes[0].name.startswith("layer.3.")
+    True
     """
     body, prefix = program[loop.body], f"{node.name}.{layer}."
     given = {i.values[0]: value for i, value in zip(body.inputs, operands, strict=True)}

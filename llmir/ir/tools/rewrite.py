@@ -191,7 +191,20 @@ class _Piece(Builder):
 
 
 def rewrite(graph: Graph, rules: Iterable[Rule]) -> Graph:
-    """`graph` with each rule applied, in order, wherever it matches; the same object if none does."""
+    """Apply rules to a graph, in order, wherever they match.
+
+    Args:
+        graph: The graph.
+        rules: The rules.
+
+    Returns:
+        The new graph; `graph` itself if no rule matches.
+
+    >>> from llmir.api.load import load
+    >>> graph = load("gpt2").graphs["main"]
+    >>> rewrite(graph, ()) is graph
+    True
+    """
     rules, opcodes = tuple(rules), {node.op.opcode for node in graph.nodes}
     if not any(_op(rule.roots[0]).opcode in opcodes for rule in rules):
         return graph

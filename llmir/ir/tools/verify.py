@@ -21,7 +21,21 @@ MOST_OPS, MOST_LEVELS = 2_000_000, 6
 
 
 def verify(program: Program) -> Program:
-    """Return the program if it satisfies the rules; otherwise VerifyError names the op and the rule."""
+    """Verify a program.
+
+    Args:
+        program: The program.
+
+    Returns:
+        The program.
+
+    Raises:
+        VerifyError: The program breaks a rule. The message names the op and the rule.
+
+    >>> from llmir.api.load import load
+    >>> verify(load("gpt2")).name
+    'GPT-2'
+    """
     if "_verified" in vars(program):  # it does not change
         return program
     if not program.entries or len(set(program.entries)) != len(program.entries):
