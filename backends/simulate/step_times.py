@@ -1,10 +1,10 @@
 """Seconds of simulated steps: decode steps, steps with prefill, and speculative steps.
 
 Order of the file: tables of values that grow on demand (`ContextRows`, `ValuesByCount`); decode steps
-(`DecodeTimes`); all steps of a server (`StepTimes`, over a `StepEstimator`); steps with prefill as sums of
-table entries (`PrefillTables`), since all op times except those of attention depend on tokens or sequences
-alone, and attention on sequences of each kind; estimators that record the steps they are called with; the
-estimator of a program (`ProgramEstimator`); and steps that verify and make drafts (`SpeculativeEstimator`).
+(`DecodeTimes`); and all steps of a server (`StepTimes`, over a `StepEstimator`). Then follow steps with
+prefill as sums of table entries (`PrefillTables`): all op times except those of attention depend on tokens or
+sequences alone, and attention depends on sequences of each kind. Then follow estimators that record their
+steps, the estimator of a program (`ProgramEstimator`), and steps with drafts (`SpeculativeEstimator`).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class ContextRows(Generic[K]):
         self.known: dict[K, Row] = {}
 
     def __call__(self, key: K, least: int, most: int) -> Row:
-        """The row of a key, which has these contexts at least."""
+        """The row of a key, extended to these contexts."""
         row = self.known.get(key, NONE)
         return row if row[0] <= least and most < row[1] else self.longer(key, least, most)
 
@@ -100,7 +100,7 @@ class ValuesByCount(dict[float, V]):
 
 # Decode steps
 
-DECODE_BLOCK = 128  # numbers of sequences that are evaluated at once
+DECODE_BLOCK = 128  # number of sequences that are evaluated at once
 
 DecodeCode = tuple[
     TwoPartFunction, tuple[float, ...]
@@ -145,8 +145,8 @@ class DecodeTimes:
 
 # All steps of a server
 
-Chunks = Sequence[tuple[int, int]]  # new tokens of each prefill chunk, after cached ones
-AHEAD = 256  # steps evaluated at once while windows fill, if there are more than a few
+Chunks = Sequence[tuple[int, int]]  # new tokens of each prefill chunk, and its cached tokens
+AHEAD = 256  # number of steps that are evaluated at once while windows fill
 FEW = 24  # steps evaluated one by one in this time
 
 
@@ -245,9 +245,9 @@ class StepTimes:
 # Steps with prompts as sums of tables
 
 KINDS = ("alone", "graph")  # launched one by one, and as a graph
-TABLE_BLOCKS = {B * T: 1024, B: 256}  # tokens, and sequences, that are evaluated at once
+TABLE_BLOCKS = {B * T: 1024, B: 256}  # number of tokens and of sequences that are evaluated at once
 SumTriple = tuple[float, float, float]
-LONG_S = 16.0  # kernels of such a step wait neither for launches nor for the engine CPU
+LONG_S = 16.0  # kernels of this step wait neither for launches nor for the engine CPU
 
 
 def has_tables(plan: StepEvaluator) -> bool:
@@ -502,11 +502,11 @@ def in_flight(program: Program) -> int:
 
 
 class SpeculativeEstimator:
-    """Steps in which each decoding sequence has a row for its last token and one for each draft.
+    """Steps in which each decoding sequence has one row for its last token and one for each draft.
 
     All decoding sequences are estimated at their mean context, which overestimates windows that some have not
-    filled. A step with prefill is one of the program, plus logits of the drafts' rows. The drafter then
-    prefills the prompts too, in the step in which it makes the first draft of each sequence.
+    filled. A step with prefill is one of the program, plus logits of the drafts' rows. The drafter also
+    prefills the prompts, in the step of the first draft of each sequence.
     """
 
     functions: tuple[Dim, ...] = (C,)
@@ -560,13 +560,13 @@ class SpeculativeEstimator:
         return self._verify.many(decodes, contexts) + self._drafting(decodes, contexts)
 
     def _drafting(self, decodes: int, contexts: Array) -> Array:
-        """Seconds to make all drafts of a step, one after another."""
+        """Seconds to generate all drafts of a step, one after another."""
         if self._draft is None:
             return np.zeros(len(contexts))
         return self.drafts.tokens * self._draft.many(decodes, contexts)
 
     def _reading(self, decodes: int, context: int, chunks: Chunks) -> Number:
-        """Seconds of the drafter, which reads chunks of prompts and makes a draft of each sequence."""
+        """Seconds of the drafter to prefill chunks of prompts and to generate one draft per sequence."""
         if self._reads is None:
             return 0.0
         sums = [decodes * Binding(C=context)(function) for function in self._reads.functions]

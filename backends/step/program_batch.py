@@ -46,7 +46,7 @@ from .timing import StageKind, StagePart, Timing
 # Steps of many programs
 
 Array = Any  # float64
-_SELECTIONS = 8  # selections of columns that are cached: one of a step, the others of a decode
+_SELECTIONS = 8  # number of cached selections of columns: one of a step, the others of a decode
 
 
 class MicroBatchSizes(NamedTuple):
@@ -330,12 +330,12 @@ class BatchPoints:
 
 
 def _same(values: Array) -> Array | None:
-    """Values that are the same along the last axis, once; None of others."""
+    """Values that are constant along the last axis, once; None for other values."""
     return values[..., 0] if values.shape[-1] == 1 else None
 
 
 def _varied(figure: Any, values: Array) -> Array | None:
-    """A figure of others along that axis."""
+    """A figure along that axis, for other values."""
     return figure(values, axis=-1) if values.shape[-1] > 1 else None
 
 
@@ -454,7 +454,7 @@ class StageMemo:
         return self.shares[key]
 
     def held(self, own: StageProgram, beside: tuple[StageProgram, ...]) -> tuple[Size, Size]:
-        """Bytes of weights and caches, with those that other phases have and this one has not."""
+        """Bytes of weights and caches, including those that only other phases have."""
         key = own, beside
         if key not in self.sizes:
             self.sizes[key] = self._held(own, beside)
@@ -515,7 +515,7 @@ class StageEvaluator(StepEvaluator):
         return {value.node for value in graph.outputs} if number < self.depth - 1 else set()
 
     def kinds_of_stages(self) -> Iterator[StageKind]:
-        """Those with the same share of the program that send equally fast."""
+        """The stages with an equal share of the program and equal send times."""
         found: dict[tuple[StageProgram, bool, StagePart], list[int]] = {}
         for number, share in enumerate(self._shares):
             found.setdefault((share, not number, self._sends(number)), []).append(number)
@@ -546,7 +546,7 @@ class StageEvaluator(StepEvaluator):
         return StagePart([*zip(rows, self.model.prices(rows), strict=True)])
 
     def _sends(self, number: int) -> StagePart:
-        """The sends of a stage, shared by stages with equally fast ones."""
+        """The sends of a stage, shared by stages with equal send times."""
         size, node = self.program.mesh.devices, self.model.device.node
         start = number * size % node.devices if node else 0
         key = self._shares[number].kind.graph, number if self.model.asks else start
@@ -609,7 +609,7 @@ def _inside(
 def _stored(
     program: Program, graph: Graph, times: Mapping[str, int], path: str = "", start: Layers = SINGLE_LAYER
 ) -> Iterator[StageOp]:
-    """The weights and caches among those."""
+    """Its weights and caches."""
     before = 0
     for node in graph.sources:
         if node.op.role in ("weight", "cache"):
