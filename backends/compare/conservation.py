@@ -104,7 +104,7 @@ class Conservation(Result):
 
     @cached_property
     def problems(self) -> tuple[str, ...]:
-        """The terms whose sums differ: nothing may be lost, and only uneven terms may have a remainder."""
+        """The terms with different sums: no work may be lost, and only uneven terms may have a remainder."""
         found = [
             f"{s.name}: {s.ranks:,} over all ranks is not {s.copies} × {s.whole:,}"
             for s in self.shares
@@ -118,7 +118,7 @@ class Conservation(Result):
 
     @property
     def agrees(self) -> bool:
-        """Whether all sums come out."""
+        """Whether all sums are correct."""
         return not self.problems
 
     def to_dict(self) -> dict[str, Any]:
@@ -264,7 +264,7 @@ def _products(program: Program, node: Instance, times: int, at: Binding) -> Iter
 
 
 def _even(program: Program, type: Tensor, at: Binding) -> bool:
-    """Whether each piece is as large as the others."""
+    """Whether each piece has the same size."""
     mesh, sizes = program.mesh, [int(at(n)) for n in type.shape]
     ranks = [mesh.size(p) for p in type.placements]
     held = [int(at(most(n, r))) for n, r in zip(type.shape, ranks, strict=True)]

@@ -1,9 +1,9 @@
 """Diff of two programs or devices: ops that replace others, appear, vanish, or change their cost.
 
 Order of the file: the basis of the times of both sides (`ComparisonBases`), and cost models with one common
-basis (`common_basis`); which ops of one program do the work of which ops of the other (`matches`); the diff
-of steps and workloads (`diff`, `StepDiff`, `WorkloadDiff`); and the diff with a closed loop (`compare_steps`,
-`compare_requests`).
+basis (`common_basis`). `matches` pairs the ops of one program with the ops of the other that do their work.
+`diff`, `StepDiff` and `WorkloadDiff` are the diff of steps and workloads, and `compare_steps` and
+`compare_requests` include a closed loop.
 
 Matching: the key of an op is its path, without numbers of unrolled layers, and its opcode. Ops in both
 programs are pairs. The others are grouped by the weights and caches that they read, by the slot of a paired
@@ -213,7 +213,7 @@ def side_models(
 
 
 def _engine(devices: Sequence[Device]) -> tuple[str | None, str]:
-    """The common engine, None for the default of all; and the reason if there is none."""
+    """The common engine, None for the default of all sides; and the reason if there is none."""
     firsts = [first_engine(device) for device in devices]
     if None in firsts:
         return None, roofline_reason(devices[firsts.index(None)])
@@ -226,7 +226,7 @@ def _engine(devices: Sequence[Device]) -> tuple[str | None, str]:
 
 
 def _lack(program: Program, model: DeviceCostModel) -> str:
-    """An op that no kernel was measured for, in words; none if there is none."""
+    """A description of an op without a measured kernel; empty without one."""
     of = step_evaluator(program, model)
     missing = (row for row, price in zip(of.rows, of.prices, strict=True) if price.basis == ROOFLINE)
     row = next(missing, None)
@@ -357,12 +357,12 @@ class _Grouping:
             self.place(side)
 
     def lone(self, side: int) -> list[OpKey]:
-        """The ops that only this side has, and that something on the other may stand for."""
+        """The ops that only this side has, and that an op of the other side may replace."""
         flow = self.sides[side]
         return [op for op in flow.feeds if op not in self.pairs and op not in flow.moves]
 
     def join(self, mine: int, other: int) -> None:
-        """Make two groups one."""
+        """Merge two groups."""
         if mine == other:
             return
         for side in (0, 1):
@@ -395,7 +395,7 @@ class _Grouping:
                         waiting.append(self.slots(kept))
 
     def pair(self, group: int) -> bool:
-        """Whether a group is one op on either side, of the same kind of work."""
+        """Whether a group has one op of the same kind of work on each side."""
         left, right = self.members[group]
         return len(left) == len(right) == 1 and {x.opcode for x in left} == {y.opcode for y in right}
 
@@ -433,7 +433,7 @@ class _Grouping:
             users = [self.group[side, u] for u in flow.users.get(op, ()) if u != op]
             sets = [{g, *self.neighbours(g, 1 - side, up=True)} for g in users]
             if not sets:
-                continue  # nothing needs it, so nothing took its place
+                continue  # no op needs it, so no op replaced it
             placed = [self.group[side, p] for p in flow.fed_by(op)]
             sets += [
                 {g, *self.neighbours(g, 1 - side, up=False)} for g in placed if self.members[g][1 - side]
@@ -454,7 +454,7 @@ class _Grouping:
                 yield self.group[side, other]
 
     def matches(self) -> Iterator[Match]:
-        """The groups in the order of the second program, then what only the first has."""
+        """The groups in the order of the second program, then the groups of the first program only."""
         at = [{op: i for i, op in enumerate(flow.feeds)} for flow in self.sides]
         seen: set[int] = set()
         for side in (1, 0):
@@ -476,7 +476,7 @@ MEMORY = ("weight_bytes", "kv_cache_bytes", "activation_peak_bytes", "peak_memor
 
 
 class FigurePair(NamedTuple):
-    """A figure before and after; None where there is none."""
+    """A figure before and after; None if it does not exist."""
 
     before: Any
     after: Any
@@ -531,7 +531,9 @@ class Change:
 
     @property
     def what(self) -> str:
-        """new, gone, changed (the same op at another cost), fused (into fewer), split or replaced."""
+        """new, gone, changed (the same op at another cost), fused (fewer ops), split (more ops) or
+        replaced.
+        """
         if not self.before or not self.after:
             return "gone" if self.before else "new"
         (old, *others), (new, *further) = self.before, self.after
@@ -588,7 +590,9 @@ class WorkloadDiff(Result):
 
     before: Workload
     after: Workload
-    pipelines: tuple[str, str] | None = None  # that made the two programs, where that is worth saying
+    pipelines: tuple[str, str] | None = (
+        None  # the passes that made the two programs, if they are useful to know
+    )
     why: str = ""  # explains a roofline that was not requested
 
     @cached_property
@@ -608,7 +612,7 @@ class WorkloadDiff(Result):
 
     @cached_property
     def decode(self) -> StepDiff | None:
-        """The last decode steps; None unless both have one."""
+        """The last decode steps; None unless both sides have one."""
         before, after = self.before.decode, self.after.decode
         return step_diff(before, after, self.why) if before and after else None
 

@@ -64,7 +64,7 @@ def find_overhead(report: Report, name: str) -> OpCost | None:
 
 
 def overhead_terms(report: Report, row: OpCost) -> tuple[OverheadTerm, ...]:
-    """Two times: the row is the second less the first, once."""
+    """Two times: the time of the row is the second minus the first."""
     return _bubble(report, row) if row.bound == BUBBLE else _engine(report, row)
 
 
@@ -261,7 +261,7 @@ class Explanation(Figures, Result):
 
 TIME = "kernel"  # the last line: seconds of a call
 WIDEST = 64  # characters of a value without a separate line
-# How tightly what is written binds; calls and names the most.
+# Precedence of operators in the text; calls and names have the highest.
 BINDS = {
     **dict.fromkeys(("logical_and", "logical_or", "logical_xor"), 0),
     **dict.fromkeys(("less", "less_equal", "equal", "not_equal"), 0),
@@ -304,7 +304,7 @@ def _values(tape: Tape, given: Mapping[str, Number]) -> list[Number]:
 
 
 def _chosen(function: Function, given: Mapping[str, Number]) -> Function:
-    """The same at that point alone."""
+    """The computation at this point only."""
     nodes, values, kept = function.tape.nodes, _values(function.tape, given), dict[int, tuple[int, ...]]()
     for number in function.live:
         kind, of = nodes[number]
@@ -517,7 +517,7 @@ def _equation(at: Instance) -> Any:
 
 def _axes(report: Report, at: Instance) -> tuple[Axis, ...]:
     rule, operands = _equation(at), _local(report, at)
-    # A rank's rows may differ from its tokens times k, so sizes are those of single axes.
+    # The rows of a rank may differ from its tokens times k, so sizes are those of single axes.
     sizes = at.node.op.new_axes(operands)
     for term, operand in zip(rule.operands, operands, strict=True):
         sizes |= {d.axes[0]: n for d, n in zip(term, operand.shape, strict=True) if len(d.axes) == 1}
@@ -540,7 +540,7 @@ def _amounts(report: Report, sizes: tuple[tuple[str, Size], ...], names: list[st
 
 
 def _results(report: Report, at: Instance) -> tuple[Amount, ...]:
-    """The memory of each result, and where that memory is another value's."""
+    """The memory of each result, and the value that shares it, if any."""
     found = []
     for value, type in zip(at.node.values, at.node.results, strict=True):
         slot = at.node.op.aliases.get(value.result)
@@ -564,7 +564,7 @@ def _op_time_at(price: OpTime, at: Binding, hidden: float) -> OpTime:
 
 
 def _kernel(price: OpTime, at: Binding, hidden: float) -> KernelExplanation | None:
-    """The terms of a calibrated op time; for attention those of the fastest kernel."""
+    """The terms of a calibrated op time; for attention, those of the fastest kernel."""
     price = _op_time_at(price, at, hidden)
     if not isinstance(price, KernelTime):
         return None

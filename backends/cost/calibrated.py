@@ -97,9 +97,9 @@ class FusedAttentionPart(OpTime):
 # Ops without a measured kernel
 
 # Measured by `llmir validate --cost ideal` on attention_decode, mla and linear_attention (36 kinds of calls
-# on A100,
-# H100, B200 and L40S, those above 20 µs): the roofline's median share of the time, as the median over kinds,
-# and the mean error of the roofline over that share, of the median kind.
+# on A100, H100, B200 and L40S, above 20 µs). The first value is the roofline's median share of the time, as
+# the median over kinds. The second is the mean error of the roofline divided by that share, for the median
+# kind.
 UNMEASURED_SHARE = 0.36
 UNMEASURED_ERROR = 0.72
 
@@ -180,7 +180,9 @@ class KernelTime(OpTime):
 
     @cached_property
     def beyond(self) -> float:
-        """All of it, but on a chip that hosts are fitted on: there what its rates add."""
+        """All of the error, except on a chip with fitted engine CPU times: there only the part from its
+        rates.
+        """
         if not same_chip(self.device):
             return self.lent
         return transfer.rate_error(self.device, self.fit.device, self.fit.family)
@@ -204,7 +206,7 @@ class KernelTime(OpTime):
         return {}
 
     def _times(self, at: Binding) -> tuple[Number, Number]:
-        """Seconds, and the roofline's; equal points are evaluated once."""
+        """Seconds and those of the roofline; equal points are evaluated once."""
         if at.uneven:  # its shape may ask for more
             return self._fresh(at)
         point = tuple(map(at, self.sizes))
@@ -233,7 +235,7 @@ class KernelTime(OpTime):
     def in_graph(self, at: Binding, hidden: Number) -> tuple[Number, Number]:
         """Seconds of the kernel alone, and without the share `hidden` of its launch; at least the roofline.
 
-        Nothing is hidden on a device whose graphs hide no launches.
+        On a device without CUDA graphs, no launch is hidden.
         """
         time, least = self._times(at)
         if not self.device.hides_launches or (isinstance(hidden, float) and not hidden):
@@ -245,7 +247,9 @@ class KernelTime(OpTime):
         return self.roofline.time(at)
 
     def due(self, at: Binding, hidden: Number = 0.0) -> tuple[Number, Number]:
-        """Seconds and the roofline's bound; overhead where what is left of the launch is half of them."""
+        """Seconds and the bound of the roofline; overhead if the remaining launch is at least half of the
+        time.
+        """
         time, (_, bound) = self.in_graph(at, hidden)[1], self.roofline.due(at)
         launch = 2 * (1 - hidden * self.device.hides_launches) * self.launch_s
         return time, at.xp.where((time <= launch) & (launch > 0), BOUNDS.index("overhead"), bound)
@@ -315,7 +319,7 @@ class FastestKernel(OpTime):
         return max(price.beyond for price in self.prices)
 
     def held(self, which: Number) -> OpTime:
-        """The one that is fastest; all where it is now one and now another."""
+        """The fastest kernel; all kernels if the fastest one depends on the point."""
         if isinstance(which, int):
             return self.prices[which] if which >= 0 else self
         first = int(np.min(which))
@@ -325,7 +329,7 @@ class FastestKernel(OpTime):
         return self if first < 0 else by_point(self.prices, which)
 
     def _separate(self, at: Binding) -> bool:
-        """Whether sequences of several kinds are taken one kind after another."""
+        """Whether sequences of several kinds run in one kernel after another."""
         return self.apart and isinstance(at, MixedBinding)
 
     def which(self, at: Binding, hidden: Number = 0.0) -> Number:
@@ -375,7 +379,7 @@ class FastestKernel(OpTime):
         return time
 
     def in_graph(self, at: Binding, hidden: Number) -> tuple[Number, Number]:
-        """Seconds of the fastest kernel, alone and in a graph: not always the same."""
+        """Seconds of the fastest kernel, alone and in a graph; these may be different kernels."""
         alone, together = self._least(at, lambda price, point: price.in_graph(point, hidden))
         return alone, together
 
@@ -479,11 +483,11 @@ class CalibratedModel(DeviceCostModel):
         return FusedAttentionPart(one, _fastest(whole), share) if whole else one
 
     def fit(self, device: Device, families: Sequence[str], engine: str | None) -> KernelFit | None:
-        """The kernel of the first of these families that there is on a device."""
+        """The kernel of the first of these families that a device has."""
         return nearest_fit(device, families, engine)
 
     def _crossing(self, one: KernelTime, over: tuple[Call, ...], row: Row) -> MultiNodeTime:
-        """The time inside a node with up to its number of ranks; more can be faster if switches add.
+        """The time inside a node with up to its number of ranks; more ranks can be faster if switches add.
 
         Engines leave traffic between nodes to NCCL, but no time is below that of their own kernels inside.
         """

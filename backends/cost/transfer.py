@@ -115,7 +115,9 @@ def calibration_source(device: Device) -> Device | None:
 
 @lru_cache(maxsize=256)
 def same_chip(device: Device) -> bool:
-    """Whether its kernels are its own, or of a GPU that differs in memory alone: hosts are fitted on such."""
+    """Whether the kernels were measured on this chip, or on a GPU that differs only in memory: engine CPU
+    times are fitted on these.
+    """
     found = calibration_source(device)
     alike = device.isa, device.multiprocessors
     return found is not None and (found.isa, found.multiprocessors) == alike
@@ -291,7 +293,7 @@ def transfer_kernel(fit: KernelFit, device: Device) -> KernelFit:
 
 
 def check_families(device: Device) -> None:
-    """HardwareError for a family, or a parameter, that a file's own calibration makes up."""
+    """HardwareError for a kernel family, or a parameter, that does not exist."""
     for engine, families in (device.own_calibration.engines if device.own_calibration else {}).items():
         for family, fitted in families.items():
             _kernel(family, fitted, f"{device.name}: calibration.{engine}.{family}")
@@ -307,7 +309,7 @@ def first_engine(device: Device) -> str | None:
 def kernel_sources(device: Device) -> tuple[str, ...]:
     """The engines, and variants of their kernels, in the calibrations of the device or similar ones.
 
-    The first is the default; empty if nothing can be transferred.
+    The first is the default; empty if no calibration can be transferred.
     """
     known = [d.calibration for d in devices_by_nearness(device) if d.calibration]
     firsts = (calibration.engine for calibration in known if not calibration.partial)

@@ -59,7 +59,7 @@ class MeshRanks:
         return place
 
     def piece(self, length: int, rank: dict[str, int], over: Placement) -> slice:
-        """That piece of a dimension."""
+        """A piece of a dimension."""
         size = -(-length // self.mesh.size(over))
         start = min(self.index(rank, over) * size, length)
         return slice(start, min(start + size, length))
@@ -211,7 +211,7 @@ class _Run:
         return ExecutionPlace(int(self.at.symbols["C"]), new, origins, leads)
 
     def repeat(self, loop: Loop, path: str, operands: list[Spread], layers: Layers) -> list[Spread]:
-        """The body, once for each iteration."""
+        """The results of the body, once for each iteration."""
         body = self.program[loop.body]
         for layer in layers:
             inputs = {node.name: value for node, value in zip(body.inputs, operands, strict=True)}

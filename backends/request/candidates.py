@@ -25,7 +25,7 @@ from llmir.ir.core.program import Program
 
 from .workload import LONGEST
 
-_CONTEXTS = 1 << 14  # decode steps evaluated at once, for all candidates
+_CONTEXTS = 1 << 14  # number of decode steps that are evaluated at once, for all candidates
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ class Candidates(Immutable):
                 yield self._plan(runs, sizes)
 
     def _all(self, figures: Array) -> Array:
-        """With rows of NaN for those that are refused."""
+        """Rejected programs have rows of NaN."""
         if not self.refused:
             return figures
         found = np.full((len(self), *figures.shape[1:]), np.nan)

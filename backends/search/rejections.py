@@ -95,7 +95,7 @@ def wins(plans: Plans, candidate: Candidate, change: SmallestChange) -> bool:
 
 
 def _ranks_first(search: PlanSearch, number: int, plans: Plans, candidate: Candidate, replicas: int) -> bool:
-    """Whether this number of replicas costs less than the first plan, or costs the same and is faster."""
+    """Whether this number of replicas costs less than the first plan, or costs as much and is faster."""
     best = _first(plans, candidate)
     cost = _cost(candidate) / candidate.replicas * replicas
     if abs(cost - _cost(best)) > EQUAL * cost:
@@ -126,7 +126,7 @@ def _cost(candidate: Candidate) -> float:
 def _most_replicas(plans: Plans, candidate: Candidate) -> int:
     """The largest number of replicas with which a plan ranks before the first one.
 
-    They cost less, or cost the same and give each user more tokens/s.
+    They cost less, or cost as much and give each user more tokens/s.
     """
     fraction = _cost(_first(plans, candidate)) / (_cost(candidate) / candidate.replicas)
     faster = candidate.tokens_per_s_user > _first(plans, candidate).tokens_per_s_user
@@ -230,7 +230,7 @@ def _any_sequences(room: Capacity) -> Capacity:
 def _enough(plans: Plans, candidate: Candidate, change: SmallestChange) -> SmallestChange | None:
     """A change with which a plan wins, from an estimate of it; half of the change is not enough.
 
-    None where even a much larger one is not enough. Each change is tried as it is printed: near a limit a
+    None if even a much larger change is not enough. Each change is tried as it is printed: near a limit a
     plan may win with a change and miss the limit with one that is larger by a rounding.
     """
     change = _rounded(change)

@@ -1,8 +1,8 @@
 """Sweeps: every step of every structure, as tidy columns.
 
-Order of the file: the axes and their text (`axis_values`), the values of a step as code (`ReportFigures`),
-the memory check for many batches and lengths (`CapacityCheck`), the key of a part by its content
-(`content_key`), the steps of one structure (`SweepPart`, `SweepSteps`), the result (`Sweep`), and workers of
+Order of the file: the axes and their text (`axis_values`); the values of a step as code (`ReportFigures`);
+the memory check for many batches and lengths (`CapacityCheck`); the key of a part by its content
+(`content_key`); the steps of one structure (`SweepPart`, `SweepSteps`); the result (`Sweep`); and workers of
 an executor that survive the death of any of them (`Workers`).
 """
 
@@ -415,7 +415,7 @@ class SweepPart(NamedTuple):
 
     @property
     def alone(self) -> bool:
-        """Whether it stands for a structure that is refused, which has no points."""
+        """Whether this part represents a rejected structure, which has no points."""
         return bool(np.isnan(np.ravel(self.columns["batch"])[0]))
 
     @property
@@ -426,7 +426,7 @@ class SweepPart(NamedTuple):
 
     @property
     def why(self) -> str | None:
-        """The first reason, if a row has none."""
+        """The reason of the first rejected row; empty without one."""
         return next((str(why) for why in self.columns["refused"].ravel() if why), None)
 
 
@@ -440,7 +440,7 @@ def row_grids(points: Points, most: int) -> Iterator[Grid]:
     """The points in grids of at most `most` points, in the order of rows."""
     axes = [np.array(values, dtype=np.int64) for values in points]
     sizes = [len(axis) for axis in axes]
-    # The first axis that is split: axes before it advance one by one, those after it are whole.
+    # The first axis that is split: the axes before it advance one by one, the axes after it are whole.
     cut = next((i for i in range(len(sizes)) if np.prod(sizes[i + 1 :]) <= most), len(sizes) - 1)
     each = max(1, most // int(np.prod(sizes[cut + 1 :])))
     for outer in np.ndindex(*sizes[:cut]):
@@ -511,7 +511,9 @@ class SweepSteps:
             self._fill(found, places, tuple(points))
 
     def _why(self, grid: Grid) -> str:
-        """Why all points of one batch and length are refused, if they are for one reason; else nothing."""
+        """The reason why all points of one batch and length are rejected, if it is the same for all;
+        otherwise empty.
+        """
         batch, new, context = (axis.ravel() for axis in grid)
         if batch.size > 1 or new.size > 1:
             return ""
@@ -540,7 +542,7 @@ class SweepSteps:
 
 _EXACT = {*POINTS, "devices", *(name for name in FIGURES if name.endswith(("_bytes", "flops")))}
 _WHOLE = {*COUNTS, *POINTS, "devices"}
-_AT_ONCE = 1 << 13  # rows with cells in memory at once
+_AT_ONCE = 1 << 13  # number of rows with cells in memory at once
 
 
 class Sweep(Immutable, Result, PageExport):
@@ -548,10 +550,10 @@ class Sweep(Immutable, Result, PageExport):
 
     `axes` are the values of each axis, `basis` the cost models of the rows with the source of their kernels,
     and `columns` an array for each axis and result, in SI units: NaN if `refused` contains a reason. `error`
-    is the known mean relative error of the times. `fits` tells whether requests of `new` + `context` tokens
+    is the known mean relative error of the times. `fits` shows whether requests of `new` + `context` tokens
     fit by the engine's rule. Each `…_share` is the part of the step with this bound. `cost_usd_per_mtok` is
     the cost per million tokens of these steps, if the device has a price. `energy_j_per_token` is the energy
-    with all boards at their power limit, if known. `notes` are those of the model.
+    with all boards at their power limit, if known. `notes` are the notes of the model.
     """
 
     axes: Mapping[str, tuple[Value, ...]]
@@ -619,7 +621,7 @@ class Sweep(Immutable, Result, PageExport):
                     yield dict(zip(self.names, values, strict=True))
 
     def to_dict(self) -> dict[str, Any]:
-        """Its axes, and its rows."""
+        """The axes and the rows."""
         return {
             "model": self.model,
             "basis": list(self.basis),
@@ -761,7 +763,7 @@ class Task(Protocol):
 
     @property
     def size(self) -> int:
-        """How much room its result takes, in any unit."""
+        """The size of its result, in any unit."""
 
 
 T = TypeVar("T", bound=Task)
@@ -819,7 +821,7 @@ class Workers(Generic[T, R]):
         except BrokenExecutor:
             again = self._waiting
             self._renew()
-            # The others lost their worker through no fault of theirs.
+            # The other tasks lost their worker because of another task.
             self._waiting = deque((t, f if _done(f) else self._submit(t)) for t, f in again)
             with processes(1) as pool:
                 return task, _tried(pool, self.call, task)
@@ -836,7 +838,7 @@ class Workers(Generic[T, R]):
 
 
 def _done(future: Future[Any]) -> bool:
-    """Whether a task has a result, or an error of its own."""
+    """Whether a task has a result, or raised an error."""
     return future.done() and not isinstance(future.exception(), BrokenExecutor)
 
 

@@ -184,7 +184,7 @@ class RunningReplicas:
 
 
 def run_replicas(first: Server, router: Router, load: Load) -> RunningReplicas:
-    """Run a load on the first server, and return it with equal servers."""
+    """Run a load on several replicas, which are equal to the first server."""
     events = Events()
     replicas = RunningReplicas(first, router, events)
     replicas.answered = schedule_arrivals(load, first.course.arrival_s, replicas.come, events)

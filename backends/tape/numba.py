@@ -37,7 +37,7 @@ LOGICAL = {"logical_and", "logical_or", "logical_xor"}
 
 
 class LoopSource(NamedTuple):
-    """A source, the constants that it is given, and of each input whether it varies between rows."""
+    """A source, its constants, and for each input whether it varies between rows."""
 
     source: str
     constants: tuple[float, ...]
@@ -67,7 +67,7 @@ def loop(function: Function, rows: Collection[str], name: str = "run") -> LoopSo
             inner.append(f"c{len(inner)} = x{len(inner)}[j]")
 
     def constant(value: float) -> str:
-        constants.append(float(value))  # each use for itself: equal ones of a program may differ in another
+        constants.append(float(value))  # each use separately: the programs of equal functions may differ
         return f"p{len(constants) - 1}"
 
     def say(number: int) -> str:

@@ -21,7 +21,7 @@ BLOCK = 1 << 15  # points: a buffer has 256 KiB, so that caches store the dozen 
 
 
 def text(function: Function, name: str = "run") -> str:
-    """The source of a Python function of the inputs' blocks, which fills `r…` by way of buffers."""
+    """The source of a Python function of the inputs' blocks, which writes `r…` through buffers."""
     return _print(function, name)[0]
 
 

@@ -109,7 +109,7 @@ def in_default_nodes(program: Program, device: Device) -> Device:
 
 @lru_cache(maxsize=256)
 def default_nodes(of: RankTopology, device: Device) -> Device:
-    """The same for ranks."""
+    """The ranks by the same rule."""
     ranks = of.devices
     domain = any((link.ranks or 0) >= ranks for link in device.links.values())
     if device.node or ranks <= BOX or domain:
@@ -211,7 +211,7 @@ TWO_SHOT = CollectiveAlgorithm("two-shot", lambda n: 2, lambda n: 2 * _others(n)
 # Switches add up their inputs and send the sum to all: each rank sends its payload once (SHARP, Graham et al.
 # 2016; NVLS in NCCL since 2.17). One hop to the sums, one back.
 IN_NETWORK = CollectiveAlgorithm("in-network", lambda n: 2, lambda n: Fraction(1), reduces=True)
-# From one rank to another.
+# One rank sends to another.
 SEND = CollectiveAlgorithm("send", lambda n: 1, lambda n: Fraction(1))
 
 ALGORITHMS = {
@@ -261,7 +261,7 @@ class CollectiveRoute:
 
     @property
     def slowest(self) -> LinkShare:
-        """The leg that takes longest."""
+        """The slower leg."""
         return max(self.legs, key=lambda leg: float(typical_value(leg.pace)))
 
     def time(self, payload: Number) -> Number:
@@ -279,12 +279,12 @@ class NetworkLimit(Limit):
     ways: tuple[CollectiveRoute, ...]
 
     def fastest(self, at: Binding) -> CollectiveRoute:
-        """The way that is taken at one point."""
+        """The fastest route at one point."""
         payload = at(self.amount)
         return min(self.ways, key=lambda way: float(way.time(payload)))
 
     def time(self, at: Binding) -> Number:
-        """Seconds, of the fastest way at each point."""
+        """Seconds of the fastest route at each point."""
         payload = at(self.amount)
         best = self.ways[0].time(payload)
         for way in self.ways[1:]:
@@ -292,7 +292,7 @@ class NetworkLimit(Limit):
         return best
 
     def below(self, other: Limit) -> bool:
-        """Never for sure: even nothing at all takes a hop."""
+        """Never certain: even an empty payload takes a hop."""
         return False
 
 
@@ -307,7 +307,9 @@ def network_limit(device: Device, opcode: str, payload: Size, group: tuple[int, 
 
 @lru_cache(maxsize=1 << 12)
 def collective_routes(device: Device, opcode: str, group: tuple[int, ...]) -> tuple[CollectiveRoute, ...]:
-    """The ways fastest at some size, from small to large; HardwareError if nothing joins the group."""
+    """The routes that are fastest at some size, from small to large; HardwareError if no link connects the
+    group.
+    """
     algorithms = ALGORITHMS.get(opcode, (SEND,))
     inside, nodes = split_group(device, group)
     ranks = len(inside)
@@ -376,7 +378,7 @@ def _in_steps(
     nodes: int,
     piece: Fraction,
 ) -> Iterator[CollectiveRoute]:
-    """Within each node, and halfway through among the ranks of all nodes with the same piece."""
+    """Within each node, and then among the ranks of all nodes with the same piece."""
     across = list(_alone(algorithms, far, nodes))
     for inner in _alone([a for a in algorithms if a.pieces], near, ranks):
         for outer in across:
@@ -388,7 +390,7 @@ def _in_steps(
 def _to_all(
     algorithms: Iterable[CollectiveAlgorithm], near: LinkOption, ranks: int, far: LinkOption, nodes: int
 ) -> Iterator[CollectiveRoute]:
-    """Every rank to all others at once, wherever they are."""
+    """Every rank sends to all others at once, on any node."""
     n = ranks * nodes
     latency_s = max(near.link.latency_s, far.link.latency_s)
     for a in algorithms:
