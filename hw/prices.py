@@ -49,9 +49,9 @@ Prices = Mapping[str, tuple[Device, float]]  # a device and USD an hour, by how 
 
 
 def at_prices(devices: Sequence[Device], prices: Prices) -> list[Device]:
-    """Set the price of each device by its name, else by the device that a cluster consists of.
+    """Set the price of each device by its name, otherwise by the device of a cluster.
 
-    InputError for the price of a device that is missing here, or that has two prices.
+    InputError for the price of a device that is not in the list, or that has two prices.
     """
     used, found = set(), []
     for device in devices:

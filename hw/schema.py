@@ -282,7 +282,7 @@ def merge(below: Mapping[Any, Any], above: Mapping[Any, Any]) -> dict[Any, Any]:
     >>> merge({"memory_GiB": 80, "runs_as": {"a": "b", "c": "d"}}, {"memory_GB": 94, "runs_as": {"a": None}})
     {'runs_as': {'c': 'd'}, 'memory_GB': 94}
     """
-    # Two keys of one field, such as memory in GB and in GiB, are the same fact in two units.
+    # Two keys of one field, such as memory in GB and in GiB, are one fact in two units.
     said = {FIELDS.get(key, key) for key in above}
     merged = {k: v for k, v in below.items() if k in above or FIELDS.get(k, k) not in said}
     for key, value in above.items():
@@ -337,7 +337,7 @@ def cite(doc: Mapping[Any, Any], stated: object, where: str, unstated: str) -> d
 
 
 def _check_depth(doc: Mapping[Any, Any], where: str, levels: int) -> None:
-    # Anchors can make a few lines of YAML endlessly deep, or wide beyond any memory.
+    # Anchors can make a few lines of YAML endlessly deep, or larger than any memory.
     for key, value in doc.items():
         if isinstance(value, Mapping):
             if levels == 1:

@@ -44,7 +44,7 @@ def _compress(graph: Graph, node: Node) -> Compress | None:
 
 
 def with_wire_type(graph: Graph, wanted: Callable[[Node], DType | None]) -> Graph:
-    """`graph` with each collective carrying the type that is `wanted` of it; None leaves it."""
+    """`graph` with each collective sending the dtype in `wanted`; None leaves it unchanged."""
     due = {node.name: to for node in graph.nodes if sends(graph, node) and (to := wanted(node))}
     if not due:
         return graph
@@ -59,7 +59,7 @@ class _Conversion:
     def __init__(self, graph: Graph, due: Mapping[str, DType]) -> None:
         self.graph, self.due = graph, due
         types = {v: t for node in graph.nodes for v, t in zip(node.values, node.results, strict=True)}
-        self.b = Builder(graph.name, types)  # no conversion takes the name of a node
+        self.b = Builder(graph.name, types)  # a conversion does not take the name of a node
         self.made: dict[tuple[Value, str], Value] = {}
         self.changed = False
 
@@ -103,7 +103,7 @@ class _Conversion:
         return (done, *beside)
 
     def _compressed(self, value: Value, form: DType, block: str) -> Value:
-        """The value as it travels; once for all that send it."""
+        """The value in the dtype of the transfer; converted once for all collectives that send it."""
         if (value, form.name) not in self.made:
             name = f"compress_{value.node}"
             self.made[value, form.name] = self.b.compress(value, to=form.name, block=block, name=name)

@@ -70,7 +70,7 @@ CONV = Rule("conv-silu", _conv_silu, _fused_conv)
 
 
 def rules(program: Program) -> tuple[Rule, ...]:
-    """Those for the scans that a program has."""
+    """The rules for the scans that a program has."""
     kinds = {type(node.op) for graph in program.graphs.values() for node in graph.nodes}
     scans = {kind.opcode for kind in kinds if kind.chunked is not Op.chunked}
     return CONV, *map(_chunk, sorted(scans))
@@ -125,7 +125,7 @@ def _merged_latent_inputs(b: Builder, match: Match, x: Value) -> Any:
 
 
 def _split_einsum(einsum: str) -> list[str]:
-    """An equation for each result, by its own weight.
+    """One equation for each result, with its weight.
 
     >>> _split_einsum("b t h, h f, h g -> b t f, b t g")
     ['b t h, h f -> b t f', 'b t h, h g -> b t g']
@@ -220,7 +220,7 @@ def _rope_append(p: Any, q: Value, k: Value, v: Value, k_cache: Value, v_cache: 
     tempered = p.temper(p.rope(q, label="rope"), label="temper", optional=True)
     rotated = p.quantize(tempered, label="narrow", optional=True)
     keys, values = p.append(k_cache, p.rope(k, label="rope_k")), p.append(v_cache, v)
-    # Later layers may read keys and values too.
+    # Later layers may use keys and values, too.
     return p.flash_attention(rotated, keys, values, ..., label="flash"), keys, values
 
 

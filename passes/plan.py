@@ -83,7 +83,7 @@ def _plan(degrees: Parallelism, groups: frozenset[int]) -> ShardingPlan:
 
 
 def _prefix(mesh: Mesh, atoms: Placement, degree: int) -> Placement:
-    """The atoms with product `degree`, taken in order if they fit."""
+    """The atoms with product `degree`, in order if possible."""
     taken: list[str] = []
     left = degree
     for atom in atoms:

@@ -1,7 +1,7 @@
 """quantize: other element types for weights, activations, caches and collectives.
 
-Types are chosen by role, and by module in a plan. `formats.py` has the allowed types, `modules.py` the plans,
-`retype.py` rebuilds a graph, and `collectives.py` converts what ranks send.
+Types are chosen by role, and by module in a plan. `formats.py` contains the allowed dtypes, `modules.py` the
+plans, `retype.py` rebuilds a graph, and `collectives.py` converts the values that ranks send.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ class Quantize(Pass):
 
     - Low-precision weights exclude lm_head, norms, router and embeddings unless the plan names them. A dtype
       of 16 bits or more applies to all weights.
-    - Low-precision activations are quantized with a scale per token, before products whose weights have low
-      precision too. These products then compute in this dtype. A dtype of 16 bits or more is the dtype of the
-      whole model's arithmetic.
-    - Low-precision collectives exclude those of lm_head, router and embedding. Run the pass after `shard`.
+    - Low-precision activations are quantized with one scale per token, before products with low-precision
+      weights. These products then compute in this dtype. A dtype of 16 bits or more is the dtype of the whole
+      model's arithmetic.
+    - Low-precision collectives exclude the collectives of lm_head, router and embedding. Run the pass after
+      `shard`.
     - A plan maps modules to weight dtypes or to dtypes by role, such as `{"down_proj": "bf16", "mlp":
       {"activations": "keep"}}`. Patterns may contain `*`, `keep` means unchanged, and the last match for a
       role applies.

@@ -124,7 +124,7 @@ def _devices(rows: list[dict[str, Any]]) -> RenderableType:
 
 _JUDGED = "; mean error on shapes held out of the fit"
 
-# The last part of a number's path -> what a person calls it, and its SI unit; peaks have the dtype there.
+# The last part of the path of a number -> a readable name, and its SI unit; peaks have the dtype there.
 _NAMED = {
     "memory_bytes": ("memory", "B"),
     "physical_bytes": ("physical memory", "B"),

@@ -182,7 +182,7 @@ LABELS = {"weights": "weights", "kv_cache": "KV cache", "matmul_flops": "matmul 
 
 @table.table_of(of=Conservation)
 def render_conservation(held: Conservation) -> RenderableType:
-    """The sums, what is replicated by name, and the verdict."""
+    """The sums, the names of replicated terms, and the verdict."""
     named, at = str(held.after.parallelism), held.at.symbols
     step = f"batch {at['B']:,}, {at['T']:,} new tokens each, {at['C'] or 'none'} cached"
     step = wording.images(at["B"], held.after.patches) if held.after.patches else step

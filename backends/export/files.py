@@ -126,7 +126,7 @@ def staging(folder: Path) -> Iterator[Path]:
     for left in folder.glob(f"{_STAGING}*"):
         with suppress(PermissionError):  # of another user
             if (lock := _locked(left)) is not None:
-                if lock != _NO_LOCKS:  # else its process may still run
+                if lock != _NO_LOCKS:  # otherwise its process may still run
                     shutil.rmtree(left, ignore_errors=True)
                 _unlock(lock)
     lock = None
@@ -157,7 +157,8 @@ def exclusive(folder: Path) -> Iterator[None]:
 
 
 def _locked(folder: Path, *, wait: bool = False) -> int | None:
-    """The descriptor with the lock of a folder; None if it is taken, or the folder is gone.
+    """The descriptor with the lock of a folder; None if another process has the lock, or if the folder does
+    not exist.
 
     `_NO_LOCKS` without support for locks. OSError for an unreadable folder.
     """

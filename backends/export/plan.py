@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 # Pareto front in characters
 
 WIDTH, HEIGHT = 66, 9
-MARKS = "○◇□△▽◁▷"  # of the devices, in order
+MARKS = "○◇□△▽◁▷"  # number of each device, in order
 BEST = "✓"
 
 
@@ -175,7 +175,7 @@ def weights(structure: Structure) -> str:
 
 
 def name(plans: Plans, candidate: Candidate) -> str:
-    """`H100-SXM bf16 tp 2 × 16`; without the type of weights where there is one."""
+    """`H100-SXM bf16 tp 2 × 16`; without the dtype of weights if there is only one."""
     return _named(plans, candidate.structure, candidate.laid)
 
 
@@ -349,7 +349,7 @@ def traffic_lines(plans: Plans) -> list[str]:
 
 
 def assumptions(plans: Plans) -> list[str]:
-    """The simulations, precision, errors and prices behind the results."""
+    """The simulations, precision, errors and prices of the results."""
     traffic, best = plans.traffic, plans.best
     of = dict.fromkeys(limit.of for limit in (traffic.ttft, traffic.tpot) if limit)
     none = "" if plans.shown else "; no plan was worth a simulation"

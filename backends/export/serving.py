@@ -277,7 +277,7 @@ def arrival_text(found: Simulation) -> str:
 def _load_text(found: Simulation) -> str:
     """Whether the load is stable, and the capacity of the server."""
     capacity = f"capacity {units.digits(found.largest_rate)} requests/s"
-    if found.load.users:  # few users without preemptions may get more requests/s
+    if found.load.users:  # with few users and no preemptions, the rate may be higher
         return f"{capacity} with a queue that is never empty"
     words = {None: "", True: "overloaded: ", False: "stable: "}
     return f"{words[found.overloaded]}{capacity}"

@@ -18,7 +18,7 @@ def dit(config: Config) -> Diffusion:
     config.unmodelled("norm_type", ("ada_norm_zero",), "another norm than adaLN-zero")
     config.unmodelled("norm_elementwise_affine", (False,), "norms with weights of their own")
     config.unmodelled("activation_fn", ("gelu-approximate",), "another activation")
-    config.ignore("dropout", "norm_num_groups", "upcast_attention")  # of training, of no layer, of a dtype
+    config.ignore("dropout", "norm_num_groups", "upcast_attention")  # for training, unused by layers, a dtype
     heads, size = config.integer("num_attention_heads", 16), config.integer("attention_head_dim", 72)
     side, edge, channels = (
         config.integer(key, usual)

@@ -39,7 +39,7 @@ def rounded(x: float, dtype: str) -> float:
 
 
 def cap(config: Config, key: str, default: float) -> float:
-    """A soft cap, by default the class's; null is none."""
+    """A soft cap, by default that of the class; null means no cap."""
     return (config.optional_number(key) or 0.0) if key in config else default
 
 
@@ -66,7 +66,7 @@ def by_layer(
 
 @family("GemmaForCausalLM", "gemma")
 def gemma(config: Config) -> Decoder:
-    """GemmaForCausalLM: llama with those norms and embeddings, and heads of 256."""
+    """GemmaForCausalLM: Llama with these norms and embeddings, and heads of size 256."""
     config.fill(num_attention_heads=16, num_key_value_heads=16, head_dim=256, vocab_size=256000)
     bias, acts = config.flag("attention_bias", False), activation(config, default=TANH)
     config.unmodelled("hidden_activation", (None, config.fields.get("hidden_act")), "another activation")
@@ -109,7 +109,7 @@ def gemma2(config: Config) -> Decoder:
 
 @family("VaultGemmaForCausalLM", "vaultgemma")
 def vaultgemma(config: Config) -> Decoder:
-    """VaultGemmaForCausalLM: Gemma 2 without the norms behind its sublayers."""
+    """VaultGemmaForCausalLM: Gemma 2 without the norms after its sublayers."""
     config.fill(num_attention_heads=8, num_key_value_heads=4, head_dim=256, vocab_size=256000)
     norms = Norms(before_mlp="pre_feedforward_layernorm")
     how: dict[str, Any] = {"positions_default": 8192, "norms": norms}

@@ -84,7 +84,7 @@ def jais(config: Config) -> Decoder:
 
 
 def _rotary(config: Config, architecture: str, *projections: str) -> Decoder:
-    """Attention and MLP side by side behind one norm; neighbours among the first elements are rotated."""
+    """Attention and MLP in parallel after one norm; the first elements are rotated as neighboring pairs."""
     _spelled(config, 2048)
     norm, size = layer_norm(config, "layer_norm_epsilon"), heads(config, None, None)[-1]
     turned = config.integer("rotary_dim", 64, minimum=2, maximum=size)

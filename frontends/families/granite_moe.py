@@ -23,7 +23,7 @@ def granite_moe(config: Config) -> Decoder:
 
 @family("GraniteMoeSharedForCausalLM", "granitemoeshared")
 def granite_moe_shared(config: Config) -> Decoder:
-    """GraniteMoeSharedForCausalLM: the same with an expert for all tokens, if it has a width."""
+    """GraniteMoeSharedForCausalLM: Granite MoE with a shared expert, if it has a width."""
     return _granite(
         config, "GraniteMoeSharedForCausalLM", (scored(config),) * layers(config), _always(config)
     )

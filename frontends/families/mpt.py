@@ -13,7 +13,7 @@ from llmir.frontends.layers.mlp import Mlp, Moe, Routing
 from llmir.frontends.layers.parts import attention, decoder, layer_norm, layers
 
 _NAMES = CheckpointNames("transformer.wte", "transformer.blocks.{layer}", "transformer.norm_f")
-# Unmodeled values besides the modeled ones; for null, the class uses the first of each.
+# Unmodeled values in addition to the modeled ones; for null, the class uses the first of each.
 _FIXED = {
     "attn_type": ("multihead_attention",),
     "alibi": (True,),

@@ -18,7 +18,7 @@ from .blocks import Blocks, Norm
 from .mlp import Mlp
 
 _FREQUENCIES = 256  # for the timestep, in diffusers' CombinedTimestepLabelEmbeddings
-_EPS = 1e-6  # of the norm before attention and the last norm, independent of the config
+_EPS = 1e-6  # for the norm before attention and the last norm, independent of the config
 
 
 @dataclass(frozen=True)

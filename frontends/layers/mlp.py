@@ -107,7 +107,7 @@ class Routing:
     expert_scale: str = ""
 
     def build(self, blocks: Blocks, logits: Value, chosen: int) -> tuple[Value, Value]:
-        """The weights of the experts that each token takes, and which they are."""
+        """The weights and the indices of the experts of each token."""
         b = blocks.b
         if self.jitter:
             return b.sparse_mixer(blocks.cast(logits, FP32), jitter=self.jitter)

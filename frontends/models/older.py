@@ -58,7 +58,7 @@ _LLAMA = _Class("LlamaForCausalLM", "llama", _GROUPED, {**_BF16, **_UNTIED})
 _NEW: Mapping[str, object] = {"new_decoder_architecture": True}
 _RW: Mapping[str, object] = {"alibi": True, "multi_query": False, "parallel_attn": False, "bias": True}
 
-# name, id if the hub has it, total, columns, what else differs, aliases
+# name, id if it is on the hub, total, columns, other fields, aliases
 _ROWS: tuple[tuple[_Class, tuple[tuple[Any, ...], ...]], ...] = (
     (
         _GPT2,

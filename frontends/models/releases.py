@@ -14,7 +14,7 @@ from llmir.base.names import split_format
 from . import presets
 from .preset import Preset
 
-# A release of the same sizes: tuned, dated, or in another container.
+# A release with the same sizes: fine-tuned, dated, or in another container.
 _TUNED = re.compile(
     r"[-_.](instruct|chat|it|base|thinking|reasoning|hf|bf16|fp16|preview|\d{4}|\d{6}|\d{8})$", re.IGNORECASE
 )

@@ -293,7 +293,7 @@ def check(
     Args:
         program: An unfused program, or a sharded program if `against` is a program.
         against: A safetensors index, a `.safetensors` file, its header as JSON, or a folder of these; only
-            headers are read. Or the program before it was sharded.
+            headers are read. Alternatively, the program before it was sharded.
         batch: Sequences of the compared step. The default is one for each data-parallel rank.
         new: Tokens of each sequence. The default is one for each tensor-parallel rank.
 

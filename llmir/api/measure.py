@@ -128,7 +128,7 @@ def calibrate(
 ) -> RefitResult:
     """Fit kernels to the CSV tables of a folder, with errors on held-out shapes.
 
-    If the folder has a table of whole models, engine CPU times are fitted too.
+    If the folder has a table of whole models, engine CPU times are fitted, too.
 
     Args:
         folder: The folder of the tables.
@@ -357,7 +357,7 @@ def _built(layout: ModelSetup) -> Program:
 
 
 def _bundled_device(gpu: str) -> Device | None:
-    """The bundled device that a GPU name in a table stands for; None if it is unknown."""
+    """The bundled device of a GPU name in a table; None if it is unknown."""
     from llmir.backends.silicon.rows import device_for
     from llmir.hw import library
 

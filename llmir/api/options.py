@@ -102,7 +102,7 @@ class Option(NamedTuple):
 
         Args:
             value: The value.
-            called: The name of the option in messages. The default is its own name.
+            called: The name of the option in messages. The default is the name of the option.
 
         Returns:
             The converted value.

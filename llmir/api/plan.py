@@ -153,7 +153,7 @@ def plan(
     served = _served(program, requests, limits, serving.router, record_or_default(Reserve, reserve))
     types = _precisions(record_or_default(Precision, precision))
     steps = draft_values(_draft_programs(source, drafts))
-    # Ranks that share nothing are replicas, which a plan counts.
+    # Ranks without shared work are replicas, which a plan counts.
     _, (program, *drafting) = independent_ranks(program, *filter(None, steps[2:] if steps else ()))
     steps = steps and (*steps[:2], drafting[0], drafting[1] if drafting[1:] else None)
     devices = _devices(hw, options.price)

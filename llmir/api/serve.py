@@ -87,7 +87,7 @@ PILOT = 1000  # requests of the run that measures the time per request
 def _check_work(run: Callable[..., Simulation], traffic: Traffic, times: int = 1) -> Load | None:
     """Raise InputError if runs exceed the work budget; a run of the first requests measures the time.
 
-    Returns the load of a trace, so that it is read once, and None for other traffic.
+    Return the load of a trace, so that it is read once, and None for other traffic.
     """
     import numpy as np
 
@@ -318,7 +318,7 @@ def replicate(
 
 
 def _seeds(traffic: Traffic, times: int) -> list[Traffic]:
-    """The same traffic with consecutive seeds."""
+    """The traffic with consecutive seeds."""
     return [replace(traffic, seed=(traffic.seed or 0) + n) for n in range(times)]
 
 

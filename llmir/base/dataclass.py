@@ -46,7 +46,9 @@ else:
                 same, hashed = _comparison([f.name for f in fields if f.compare])
                 if "__eq__" not in own:
                     kind.__eq__ = same
-                stated = "__eq__" in own and own.get("__hash__") is None  # Python's own, of a stated `__eq__`
+                stated = (
+                    "__eq__" in own and own.get("__hash__") is None
+                )  # the `__hash__` that Python sets for a class with `__eq__`
                 if stated or "__hash__" not in own:
                     kind.__hash__ = hashed if frozen else None
             return kind

@@ -42,7 +42,7 @@ class InputError(LlmirError):
 
 
 class PluginError(LlmirError):
-    """A plugin that cannot be loaded or defines what is there already; names it."""
+    """A plugin that cannot be loaded, or that defines an existing name; the message names it."""
 
 
 class PluginWarning(UserWarning):

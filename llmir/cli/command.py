@@ -41,7 +41,7 @@ plugin = click.option(
     "--plugin",
     multiple=True,
     metavar="MODULE|FILE.py",
-    is_eager=True,  # other options may name what it defines
+    is_eager=True,  # other options may use its definitions
     expose_value=False,
     callback=_load,
     help="Load ops, models, passes, formats, cost models or commands from this module first.",
@@ -166,7 +166,7 @@ LONGEST = 2000  # characters of a message
 
 
 class ClosedStream(io.TextIOBase):
-    """A standard stream that was closed before the command started: it is not read, and takes nothing."""
+    """A standard stream that was closed before the command started: it has no input and ignores output."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -179,7 +179,7 @@ class ClosedStream(io.TextIOBase):
 
     @property
     def buffer(self) -> ClosedStream:
-        """The same for bytes."""
+        """The message as bytes."""
         return self
 
 
@@ -198,7 +198,7 @@ def guard(run: Callable[[], Any]) -> int:
         code = run()
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
-    except BrokenPipeError:  # nobody reads on, as after `head`
+    except BrokenPipeError:  # the reader has closed the pipe, such as `head`
         drop(sys.stdout)
         return BROKEN_PIPE
     except (Exception, KeyboardInterrupt) as error:

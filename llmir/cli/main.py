@@ -32,7 +32,7 @@ class Commands(click.Group):
     """A group that loads commands late and ends every failure in one line on stderr."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All that there are."""
+        """All commands."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:

@@ -196,7 +196,7 @@ KINDS: Mapping[str, Callable[[Option], _Kind]] = {
 
 
 def kind_of(option: Option) -> _Kind | None:
-    """The click type of an option; None for text that the code which uses it checks."""
+    """The click type of an option; None for text that is checked later."""
     if option.choices:
         return click.Choice(option.choices)
     if option.kind in ("any", "file", "plan") or option.type in ("str", "str | None"):

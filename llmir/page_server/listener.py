@@ -21,9 +21,9 @@ from .guard import is_loopback
 from .worker import Worker
 
 _NEAR = 100  # ports after one in use that are tried
-CONNECTIONS = 256  # at once; one more closes the oldest that waits for a request
-HEADERS_S = 10.0  # seconds for the head of a request to come
-STOP_S = 2  # seconds for requests to end once the server stops
+CONNECTIONS = 256  # number of connections at once; one more closes the oldest idle one
+HEADERS_S = 10.0  # seconds to receive the head of a request
+STOP_S = 2  # seconds for requests to end after the server stops
 _TAKEN = {errno.EADDRINUSE, errno.EACCES}
 
 
@@ -84,7 +84,7 @@ class _Server(uvicorn.Server):
 
 
 class _Connection(H11Protocol):
-    """A connection that is closed if the head of its next request does not come in time."""
+    """A connection that is closed if the head of its next request is not received in time."""
 
     _waiting: ClassVar[dict[_Connection, asyncio.TimerHandle]] = {}  # the oldest first
 

@@ -1,6 +1,6 @@
 """A worker process that computes configurations.
 
-The process ends when a configuration takes too long or the server ends. To free memory, it also ends after
+The process ends if a configuration takes too long or if the server ends. To free memory, it also ends after
 many configurations or when it has grown. The next configuration starts a new process.
 """
 
@@ -26,7 +26,9 @@ from .guard import RejectionError
 
 LONGEST = 20.0  # seconds per configuration
 LARGEST = 5_000_000  # bytes of one, as of a page
-GROWTH = 40 << 20  # bytes beyond the memory after the first configuration, at which a new process takes over
+GROWTH = (
+    40 << 20
+)  # number of bytes above the memory after the first configuration from which a new process takes over
 MOST = 500  # configurations per process
 ADDRESS_SPACE = 8 << 30  # bytes
 _START = 60.0  # seconds for a process to start
@@ -71,7 +73,7 @@ class Worker:
     def __call__(self, body: bytes) -> bytes:
         """The result of the function.
 
-        Raises `RejectionError` as the function does, if the call takes too long, and if its process ends.
+        Raises `RejectionError` like the function, if the call takes too long, and if its process ends.
         """
         pipe = self._started()
         try:
@@ -143,7 +145,7 @@ def _work(pipe: Connection, does: Callable[[bytes], bytes], plugins: tuple[str, 
 
 
 def _limit_memory() -> None:
-    """Limit the address space of this process, where the system can."""
+    """Limit the address space of this process, if the system supports it."""
     with suppress(ImportError, ValueError, OSError):
         import resource
 

@@ -37,7 +37,7 @@ class StepCurve(NamedTuple):
 
     label: str
     x: Array
-    tokens: Array  # that all sequences together get of a step
+    tokens: Array  # tokens per second of all sequences
     time_s: Array
     error: Array
     fits: Array
@@ -256,7 +256,7 @@ def _frame(ax: Any, label: str, each: tuple[StepCurve, ...]) -> None:
 
 
 def _ruled(ax: Any, limit: float | None, words: str) -> None:
-    """The region beyond a limit, if it is in sight, and where it begins."""
+    """The region beyond a limit, if it is visible, and its start."""
     low, high = ax.get_xlim()
     limit = None if limit is None else max(limit, low)
     if limit is None or limit >= high:

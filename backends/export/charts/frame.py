@@ -30,7 +30,7 @@ FORMATS = {".png": "png", ".svg": "svg", ".pdf": "pdf"}
 
 
 def check(what: str) -> None:
-    """Raise InputError if matplotlib is missing; `what` names the feature that needs it."""
+    """Raise InputError if matplotlib is missing; `what` is the name of the feature that needs it."""
     if find_spec("matplotlib") is None:
         raise InputError(f"{what} needs matplotlib: pip install 'llmir[plot]'")
 
@@ -40,7 +40,7 @@ FAINT, HATCH, LIMIT, CHOSEN = "#E5E5E5", "////", "#B42318", "#12713F"
 TEXT, SMALL, TINY = 9, 8, 6.5  # points; `TINY` is for letters in marks
 LETTERS = {bound: bound[0].upper() for bound in ("memory", "compute", "network", "overhead", "bubble")}
 WIDE = 104  # small characters of a line as wide as the axes of a page
-ACROSS = 6.8  # inches of those
+ACROSS = 6.8  # inches of these elements
 
 
 class LineStyle(NamedTuple):
@@ -77,7 +77,7 @@ def ready(name: str, ax: Any) -> Any:
 
 
 def pad(figure: Any) -> None:
-    """A margin around what constrained layout places."""
+    """A margin around the elements of constrained layout."""
     figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1)
 
 
@@ -137,7 +137,7 @@ def _lines(text: str, most: int) -> list[str]:
 
 
 def plain(ax: Any, *, grid: str = "both") -> None:
-    """A quiet frame: no lines above and to the right, a faint grid behind what is drawn."""
+    """A simple frame: no lines at the top and right, and a faint grid in the background."""
     ax.spines[["top", "right"]].set_visible(False)
     ax.set_axisbelow(True)
     ax.grid(visible=True, axis=grid, which="major", color=FAINT, linewidth=0.7)
@@ -185,7 +185,7 @@ FINE = (
     7.0,
     8.0,
     9.0,
-)  # of an axis that spans less than a factor of ten
+)  # on an axis that spans less than a factor of ten
 
 
 def unit(axis: Any, symbol: str = "") -> None:
@@ -201,7 +201,7 @@ def unit(axis: Any, symbol: str = "") -> None:
 
 
 def counts(axis: Any, values: Iterable[float]) -> None:
-    """Ticks of a logarithmic axis at some counts, as many as fit."""
+    """Ticks of a logarithmic axis at some counts, up to the number that fits."""
     from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 
     ticks = sorted({float(value) for value in values})
@@ -308,7 +308,7 @@ class Labels:
         self._first(self._text(words, (p, p * slope), (0, 4), color=MUTED, **turned) for p in places)
 
     def _first(self, texts: Iterable[Any]) -> None:
-        """The first that is over nothing else, else the first of all."""
+        """The first position without an overlap, otherwise the first of all."""
         tried: list[Any] = []
         for text in texts:
             tried.append(text)
@@ -327,7 +327,7 @@ class Labels:
         self._first([self._text(words, at, (4, 4), color=MUTED, ha="left", va="bottom")])
 
     def place(self, label: Label) -> None:
-        """A label where it fits, with a line to its mark if it is far; none where nothing is free."""
+        """A label at a free position, with a line to its mark if it is far; none without a free position."""
         text = self._text(label.words, label.at, (0, 0), color=INK, ha="left", va="top", fontweight="bold")
         more = self._text(label.more, label.at, (0, 0), color=MUTED, ha="left", va="top")
         wide = max(part.get_window_extent().width for part in (text, more)) + 2

@@ -56,7 +56,7 @@ def steps(name: str, data: Workload | Report) -> Mapping[str, Report]:
 
 
 def ops(step: Report) -> tuple[list[RooflinePoint], dict[str, float]]:
-    """The ops of a step that do FLOPs, and the shares of those that do none."""
+    """The ops of a step with FLOPs, and the shares of the ops without FLOPs."""
     merged: dict[tuple[Any, ...], list[float]] = {}
     idle: dict[str, float] = {}
     for row in step.work:

@@ -172,7 +172,7 @@ def rate_of(run: Simulation | Replications) -> float:
 
 
 def _figure(run: Simulation | Replications, of: str, stat: str) -> tuple[float, float]:
-    """Seconds, and the half of their interval; NaN where there are none."""
+    """Seconds, and half of their interval; NaN without values."""
     nothing = (float("nan"), 0.0)
     if isinstance(run, Replications):
         known = run.latencies[of][stat] if of in run.latencies else None

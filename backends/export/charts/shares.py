@@ -114,7 +114,7 @@ def times(step: Report, by: str) -> TimeColumn:
 PITCH = 1.42  # from column to column, with a full bar of width 1
 THICK, APART = 0.26, 0.36  # of a bar, and between bars of one row, relative to the height of a row
 TONES = (("#3D4659", ""), ("#D5DAE3", "...."), ("#8B93A5", "////"), ("#FFFFFF", "xxxx"))
-ROOM = 0.085  # of a bar with a letter
+ROOM = 0.085  # of a bar that shows a letter
 LAST = (*OVERHEAD_ROWS.values(), BUBBLE)
 
 
@@ -180,7 +180,7 @@ def distributions(data: Workload | Report, ax: Any = None, by: str = "block") ->
 
 
 def _rows(columns: Mapping[str, ShareColumn], seconds: Mapping[str, TimeColumn]) -> list[str]:
-    """All rows, those that have most of anything first; the engine's and bubbles last."""
+    """All rows, ordered by their largest share; overhead and bubbles are last."""
     most: dict[str, float] = {}
     every = [shares for each in columns.values() for shares in each.shares.values()]
     for shares in (*every, *(time.rows for time in seconds.values())):
@@ -213,7 +213,7 @@ def _bars(
     tone: tuple[str, str],
     label: str,
 ) -> None:
-    """Bars of one column and phase, with their shares; `none` where there is nothing."""
+    """Bars of one column and phase, with their shares; `none` without values."""
     left, (fill, hatch) = number * PITCH, tone
     height = THICK if offset or number else THICK * 1.3
     values = [shares.get(row, 0.0) for row in rows]

@@ -43,7 +43,7 @@ class Parallelism:
 
 @dataclass(frozen=True)
 class Mesh:
-    """Named axes with their sizes, such as `(("dp", 2), ("tp", 8))`; none for one device.
+    """Named axes with their sizes, such as `(("dp", 2), ("tp", 8))`; empty for one device.
 
     Devices are numbered with the first axis outermost. Experts are sharded over `ep` of them, and
     with `sp` the tokens between blocks over the axes of tp.
@@ -98,7 +98,7 @@ class Mesh:
         return tuple(axis for axis, _ in self.axes if axis.rstrip("0123456789") == name)
 
     def degree(self, name: str) -> int:
-        """The degree of parallelism `name`, 1 if there is none.
+        """The degree of parallelism `name`; 1 without this axis.
 
         >>> Mesh((("dp0", 2), ("tp0", 2), ("tp1", 2))).degree("tp")
         4
@@ -132,7 +132,7 @@ class Mesh:
         return tuple(found)
 
     def around(self, over: Iterable[str], used: Collection[str]) -> Mesh:
-        """The axes `used`, and those inside of the outermost of `over`: enough for the groups of these.
+        """The axes `used`, and those inside of the outermost of `over`, which suffice for their groups.
 
         >>> print(mesh_of(dp=4, tp=4).around(["tp0"], ["dp1"]))
         mesh(dp1=2, tp0=2, tp1=2)
@@ -171,7 +171,7 @@ def mesh_of(**degrees: int) -> Mesh:
 
 
 def prime_factors(n: int) -> list[int]:
-    """In ascending order; none for 1.
+    """In ascending order; empty for 1.
 
     >>> prime_factors(1), prime_factors(12), prime_factors(2**31 - 1)
     ([], [2, 2, 3], [2147483647])

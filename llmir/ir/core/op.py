@@ -144,13 +144,13 @@ class Op:
     opcode: ClassVar[str] = ""
     kind: ClassVar[str] = ""
     rule: ClassVar[str] = ""
-    takes: ClassVar[tuple[str, ...]] = ("x",)  # names of the operands; `*weights` stands for any number
+    takes: ClassVar[tuple[str, ...]] = ("x",)  # names of the operands; `*weights` represents any number
     vector_flops: ClassVar[int] = 0  # per element of the first result
     # result -> the operand that it overwrites (if nothing else needs the operand later)
     aliases: ClassVar[Mapping[int, int]] = MappingProxyType({})
     # operands in which the op is linear, so that partial sums may pass through
     linear: ClassVar[frozenset[int]] = frozenset()
-    # … only in all of these at once, as in the terms of a sum: all are partial sums over the same ranks
+    # … only in all of these together, as in the terms of a sum: all are partial sums over the same ranks
     additive: ClassVar[bool] = False
     # axis -> the other axis that shares its placement, such as rows with their experts
     aligned: ClassVar[Mapping[str, str]] = MappingProxyType({})
@@ -158,9 +158,9 @@ class Op:
     source: ClassVar[bool] = False
     # content of the memory of its results: weight, cache or activation
     role: ClassVar[str] = "activation"
-    # part of the placement on ranks; removed when values are placed anew
+    # part of the placement on ranks; removed if values are placed again
     relays: ClassVar[bool] = False
-    # ranks that it joins send each other something, and of the payload, in a ring of n ranks, what share
+    # whether its ranks communicate, and the share of the payload that a ring of n ranks sends
     exchanges: ClassVar[bool] = False
     share: ClassVar[str] = ""
     # its result is its operand in an element type that it states
@@ -177,7 +177,7 @@ class Op:
     zero: ClassVar[bool] = False
     # operands that it reads in low precision and dequantizes itself
     widens: ClassVar[frozenset[int]] = frozenset()
-    # operand -> the other operand that must have the same dtype
+    # operand -> another operand that must have the same dtype
     alike: ClassVar[Mapping[int, int]] = MappingProxyType({})
 
     # created by passes only, as an engine's kernel for other ops
@@ -284,11 +284,11 @@ class Op:
 
     @property
     def chunked(self) -> Op | None:
-        """A scan of several tokens at once, as kernels take them; None of any other op."""
+        """A scan of several tokens at once, as kernels compute it; None for other ops."""
         return None
 
     def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape in a checkpoint of a weight that it takes there and that it has in `shape`."""
+        """The shape in a checkpoint of a weight at this operand, given its shape in the program."""
         return shape
 
     def remark(self, operands: Sequence[Tensor]) -> str:
@@ -353,7 +353,7 @@ class Op:
         return operands[0].dtype.plain
 
     def gemms(self, operands: Sequence[Tensor]) -> tuple[Gemm, ...]:
-        """The matrix products of the op. The default is none."""
+        """The matrix products of the op. The default is no axis."""
         return ()
 
     def matrix(self, operands: Sequence[Tensor]) -> Size:
@@ -365,15 +365,15 @@ class Op:
         return results[0].elements * self.vector_flops
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
-        """Bytes read per operand: each once, whole."""
+        """Bytes read per operand; by default each operand once, completely."""
         return tuple(t.bytes for t in operands)
 
     def writes(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
-        """Bytes written per result: each once, whole."""
+        """Bytes written per result; by default each result once, completely."""
         return tuple(t.bytes for t in results)
 
     def workspace(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """Bytes of temporary memory besides operands and results; the types are those of one rank."""
+        """Bytes of temporary memory in addition to operands and results; the types are those of one rank."""
         return 0
 
     def work(self, operands: Sequence[Tensor], results: Sequence[Tensor], mesh: Mesh) -> Work:

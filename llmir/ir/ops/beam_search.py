@@ -21,7 +21,7 @@ MOST = 1024  # beams of a request: more than anyone asks for
 class LogSoftmaxTopK(Op):
     """The `k` largest log-probabilities of each row of logits and which they are, in one kernel.
 
-    The softmax takes 5 FLOPs a candidate, its comparison one.
+    The softmax takes 5 FLOPs per candidate, its comparison one.
     """
 
     opcode = "log_softmax_top_k"

@@ -216,8 +216,8 @@ class SqrtSoftplus(Activation):
 class Xielu(Op):
     """αp·x² + x/2 where x is above 0, else αn·(e^min(x, −10⁻⁶) − 1 − x) + x/2 (arXiv:2411.13010).
 
-    αp is softplus of the first parameter, and αn is 1/2 plus softplus of the second. The longer branch takes
-    6 FLOPs.
+    αp is softplus of the first parameter, and αn is 1/2 plus softplus of the second. The longer branch has 6
+    FLOPs.
     """
 
     opcode = "xielu"

@@ -21,7 +21,10 @@ from llmir.ir.sizes.polynomial import Min, Size
 
 @dataclass(frozen=True)
 class Embedding(Op):
-    """The rows of a table that token ids name, in the type `to`: reads those rows, not the table."""
+    """The rows of a table with the given token ids, in the dtype `to`.
+
+    Reads these rows, not the whole table.
+    """
 
     opcode = "embedding"
     kind = "gather"
@@ -161,7 +164,7 @@ class LastToken(Op):
 
 @dataclass(frozen=True)
 class LastTokens(Op):
-    """The last `count` tokens of each sequence, or all where there are no more."""
+    """The last `count` tokens of each sequence, or all if there are fewer."""
 
     opcode = "last_tokens"
     kind = "gather"
@@ -199,11 +202,11 @@ class Cut(Op):
         return {"w": self.elements}
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
-        """Nothing is copied."""
+        """No copy."""
         return (0,)
 
     def writes(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
-        """Nothing is copied."""
+        """No copy."""
         return (0,)
 
     def evaluate(

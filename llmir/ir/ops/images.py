@@ -24,7 +24,7 @@ class PatchEmbedding(Op):
     takes = ("patches", "weight", "*bias")
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
-        """With a bias or without."""
+        """The bias is optional."""
         return equation(self.rule.replace(" ->", ", h ->") if operands[2:] else self.rule)
 
     def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -51,7 +51,7 @@ class PatchEmbedding(Op):
 
 @dataclass(frozen=True)
 class AppendRow(Op):
-    """The rows of x, and one more behind them, the same for each image: a learned end of an image."""
+    """The rows of x, followed by one row that is the same for each image: a learned end of an image."""
 
     opcode = "append_row"
     kind = "gather"

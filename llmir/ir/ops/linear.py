@@ -87,7 +87,7 @@ class Linear(Op):
         return equation(self.einsum)
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """One for each weight; `VerifyError` unless there is a weight, and none or one bias, for each."""
+        """One for each weight; `VerifyError` without a weight, or if only some weights have a bias."""
         rule = equation(self.einsum)
         n = len(rule.results)
         stray = [

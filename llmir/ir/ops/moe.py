@@ -56,7 +56,7 @@ class Dispatch(Op):
         return replace(self, routing=law)
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Rows are split as tokens are, and then by expert: unevenly, unless an exchange is still to come."""
+        """Rows are split like tokens, and then by expert: unevenly, unless an exchange follows."""
         found = super().types(operands)
         *tokens, top_k = operands[1].shape
         came = everyone(product(tokens)) != product(tokens)
@@ -184,7 +184,7 @@ class GroupedLinear(Op):
         return tuple(operand_gemm(rule, sizes, 0, 1 + i, i) for i in range(len(rule.results)))
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
-        """Rows once, and of each weight and bias the expected number of distinct experts."""
+        """Rows once, and for each weight and bias the expected number of distinct experts."""
         whole = 0, self.matrices.stop
         return tuple(
             t.bytes

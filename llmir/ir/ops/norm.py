@@ -75,7 +75,7 @@ def _stored(over: int, shape: tuple[int, ...]) -> tuple[int, ...]:
 class RmsNorm(Op):
     """x / rms(x) · (w + offset) over the last `over` axes; 4 FLOPs an element (square, sum, scale, weight).
 
-    `w` may have axes before those, and need not be there (3 FLOPs then). Gemma's offset is 1.
+    `w` may have additional leading axes, and is optional (3 FLOPs without it). Gemma's offset is 1.
     """
 
     opcode = "rms_norm"
@@ -95,7 +95,7 @@ class RmsNorm(Op):
         return (2 + len(operands)) * results[0].elements
 
     def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The axes that it is over together, and those before them: heads."""
+        """The normalized axes, and the axes before them: heads."""
         return _stored(self.over, shape)
 
     def evaluate(
@@ -173,7 +173,7 @@ class LayerNorm(Op):
         return (4 + len(operands)) * results[0].elements
 
     def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The axes that it is over together, and those before them: heads."""
+        """The normalized axes, and the axes before them: heads."""
         return _stored(self.over, shape)
 
     def evaluate(
@@ -457,7 +457,7 @@ class PairSquares(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """The sums; of ranks that share the queries of a group, the first counts its keys."""
+        """The sums; for ranks that share the queries of a group, the first counts its keys."""
         q, k = operands
         keys = np.einsum("btgd,btgd->bt", k, k) * (at.origin("r") == 0)
         return (np.stack([np.einsum("btgrd,btgrd->bt", q, q), keys], axis=-1),)
@@ -465,7 +465,7 @@ class PairSquares(Op):
 
 @dataclass(frozen=True)
 class PairNorm(Op):
-    """RMSNorm of q and of k over all heads of a token, by their `squares`; 2 FLOPs an element."""
+    """RMSNorm of q and k over all heads of a token, given their `squares`; 2 FLOPs per element."""
 
     opcode = "pair_norm"
     kind = "norm"
@@ -475,7 +475,7 @@ class PairNorm(Op):
     eps: float = 1e-6
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """2 an element of both."""
+        """2 per element of both."""
         return 2 * (results[0].elements + results[1].elements)
 
     def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -485,7 +485,7 @@ class PairNorm(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """As in its name; all ranks have the sums, and know how many heads they are of."""
+        """All ranks have the sums, and the total number of heads."""
         *rows, squares, q_weight, k_weight = operands
         found = []
         for i, (x, weight) in enumerate(zip(rows, (q_weight, k_weight), strict=True)):

@@ -126,7 +126,7 @@ class EnterStreams(JoinStreams):
         return {"m": operands[0].shape[2]}
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
-        """The sum as streams come, weights in fp32."""
+        """The sum of the streams, with weights in fp32."""
         return operands[0].dtype, FP32, FP32
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:

@@ -3,7 +3,7 @@
 A scan stores one state per sequence and channel; every token decays it and adds to it.
 
 Axes: `b` sequences, `t` new tokens, `g` groups, `r` heads of each, `d` head size, `n` state size, `f`
-channels. Of the convolution: `v` tokens before the new ones, `w` taps; all other axes are channels.
+channels. Axes of the convolution: `v` tokens before the new ones, `w` taps; all other axes are channels.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Scan(Op):
 
     @property
     def chunked(self) -> Op | None:
-        """With the usual chunk."""
+        """With the default chunk."""
         return replace(self, chunk=self.usual) if self.chunk == 1 else None
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
@@ -71,7 +71,7 @@ class Scan(Op):
         return ceildiv(tokens, self.chunk), length
 
     def between(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """Elements of the states between chunks; none for one token, which updates the final state."""
+        """Elements of the states between chunks; 0 for one token, which updates the final state."""
         tokens = operands[0].shape[1]
         return Min.of(tokens - 1, 1) * self.chunks(tokens)[0] * results[1].elements if self.chunk > 1 else 0
 
@@ -207,7 +207,7 @@ class CausalConv(Op):
     activation_flops: ClassVar[int] = 0
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
-        """With a bias or without."""
+        """The bias is optional."""
         bias = ", *" * (len(operands) - 3)
         return spell_equation(f"b t! *, * w!, b v! *{bias} -> b t! *, b v! *", len(operands[0].shape))
 

@@ -63,7 +63,7 @@ class TopK(Op):
         return {"k": self.k}
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
-        """Values as they come, and 32-bit indices."""
+        """Values as computed, and 32-bit indices."""
         return (operands[0].dtype, INT32)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
@@ -157,7 +157,7 @@ class HashTopK(Op):
     scale: float = 1.0
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
-        """Values as they come, and 32-bit indices."""
+        """Values as computed, and 32-bit indices."""
         return (operands[0].dtype, INT32)
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
@@ -195,7 +195,7 @@ class SparseMixer(Op):
         return {"k": 2}
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
-        """Values as they come, and 32-bit indices."""
+        """Values as computed, and 32-bit indices."""
         return (operands[0].dtype, INT32)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
@@ -205,7 +205,7 @@ class SparseMixer(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """The largest, and the largest of the others."""
+        """The largest value, and the largest of the remaining ones."""
         (scores,) = operands
         left, weights, chosen = scores, [], []
         for _ in range(2):

@@ -23,7 +23,7 @@ from .polynomial import Dim, Factor, Monomial, Size
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 Places = np.ndarray[Any, np.dtype[np.intp]]
-_MANY_VALUES = 1 << 12  # from this number on it pays to evaluate distinct values only
+_MANY_VALUES = 1 << 12  # number of values from which it is faster to evaluate distinct values only
 _SPARSE = (
     8  # distinct counts are found in a table if the largest is at most this many times the number of values
 )
@@ -36,7 +36,7 @@ class Binding(Immutable):
     """
 
     symbols: Mapping[str, Number]
-    _given: Mapping[Monomial, Number]  # products with values although their symbols have none
+    _given: Mapping[Monomial, Number]  # products with values although their symbols have no values
     _monomials: dict[Monomial, Number]  # the products evaluated so far
     _places: dict[Dim, tuple[Binding, Places | None]]
 
@@ -95,7 +95,7 @@ class Binding(Immutable):
         return np.broadcast_shapes(*arrays) if arrays else ()
 
     def block(self, rows: slice | Places) -> Binding:
-        """The same at some of the points: `rows` of the first axis of `shape`."""
+        """The binding at some of the points: `rows` of the first axis of `shape`."""
         axes = len(self.shape)
         # Pieces of a read-only array need no copies.
         found = Binding()
@@ -144,7 +144,7 @@ def broadcast_rows(value: Number, rows: slice | Places, axes: int) -> Number:
 
 
 def once(values: Array) -> tuple[Array, Places]:
-    """Each value once, in ascending order, and where each is among them; counts need no sorting."""
+    """The distinct values in ascending order, and the index of each value; counts need no sorting."""
     most = values.max()
     if values.min() >= 0 and most <= _SPARSE * values.size:
         counts = values.astype(np.intp)
@@ -185,7 +185,7 @@ class MixedBinding(Binding):
     >>> at(ceildiv(B * T, 100))
     6
 
-    `phases` may say which phase each is in.
+    `phases` may contain the phase of each.
     """
 
     parts: tuple[Binding, ...]
@@ -249,7 +249,7 @@ class MixedBinding(Binding):
 
 # --- Packed bindings ---
 
-_MANY_NUMBERS = 1 << 20  # from this many numbers on (8 MiB), memory matters
+_MANY_NUMBERS = 1 << 20  # number of values from which memory matters (8 MiB)
 
 
 class PackedBinding(Binding):
@@ -337,7 +337,7 @@ class UnevenBinding(Binding):
         return _mean(self._each._product(monomial))
 
     def capped(self, size: Size, most: float) -> Number:
-        """The mean of a size of one sequence, where that is no more than `most` of any."""
+        """The mean of a size over sequences, if it is at most `most` for each."""
         return _mean(np.minimum(self._each(size), most))
 
 

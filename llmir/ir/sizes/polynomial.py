@@ -92,7 +92,7 @@ B, T, C = Dim.symbol("B"), Dim.symbol("T"), Dim.symbol("C")
 
 
 def whole(size: SupportsIndex | Dim) -> Size:
-    """`size` if it is one; Python's own integer for numpy's, and `TypeError` for a float."""
+    """`size` if it is valid: a Python integer for a numpy integer, and `TypeError` for a float."""
     return size if isinstance(size, Dim) else operator.index(size)
 
 
@@ -176,7 +176,7 @@ def monomials(sizes: Iterable[Size]) -> tuple[Dim, ...]:
 
 
 def sole_product(sizes: Iterable[Size]) -> Dim | None:
-    """The one product of symbols that these sizes are functions of; None if they depend on more, or on none.
+    """The one product of symbols that determines these sizes; None if they depend on more, or on none.
 
     >>> from llmir.ir.sizes.polynomial import ceildiv
     >>> sole_product([3 * B * T, ceildiv(B * T + 1, 8)]), sole_product([B * T, B])
@@ -346,7 +346,7 @@ class CeilDiv(Atom):
     by: int
 
     def folded(self) -> Size | None:
-        """The quotient, where nothing has to be rounded."""
+        """The quotient, if it needs no rounding."""
         return -(-self.a // self.by) if isinstance(self.a, int) else divide(self.a, self.by)
 
     def at(self, value: Values) -> Number:
@@ -429,7 +429,7 @@ class Routed(Atom):
     law: Law = CHANCE
 
     def at(self, value: Values) -> Number:
-        """All of them."""
+        """All experts."""
         return value(self.tokens) * self.chosen
 
 
@@ -452,7 +452,7 @@ class Busiest(Atom):
 
 @dataclass(frozen=True, eq=False)
 class Sent(Atom):
-    """`tokens` that go once to each rank that has one of the `chosen` of `experts` (`ragged`)."""
+    """`tokens` that are sent once to each rank with one of the `chosen` of `experts` (`ragged`)."""
 
     name = "sent"
     about = "sent(n, k, E), n tokens that each go once to every rank that has one of their k experts of E"
@@ -486,7 +486,7 @@ class Reached(Atom):
 
 @dataclass(frozen=True, eq=False)
 class OfPhase(Atom):
-    """A size of those sequences of a step alone that are in one phase."""
+    """The size for the sequences of one phase of a step only."""
 
     phase: ClassVar[str]
 
@@ -571,7 +571,7 @@ def distinct(held: int, chosen: int, tokens: Size, experts: int | None = None, b
 
 
 def parse(text: str) -> Size:
-    """The size that prints as `text`; `ParseError` if none does.
+    """The size of a text; `ParseError` for another text.
 
     >>> print(parse("T*B*2 + ceildiv(B, 8)"))
     2*B*T + ceildiv(B, 8)

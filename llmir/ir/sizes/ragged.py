@@ -27,7 +27,7 @@ def routed(tokens: Size, chosen: Size, experts: int, by: Law) -> Size:
 
 
 def sent(tokens: Size, chosen: Size, experts: int, by: Law) -> Size:
-    """Tokens that go to the ranks of their experts, each once.
+    """Tokens that are sent to the ranks of their experts, each once per rank.
 
     >>> from llmir.ir.sizes.polynomial import B
     >>> from llmir.ir.sizes.routing_laws import CHANCE
@@ -39,7 +39,7 @@ def sent(tokens: Size, chosen: Size, experts: int, by: Law) -> Size:
 
 
 def everyone(tokens: Size) -> Size:
-    """All tokens, where they may be those that were sent to ranks."""
+    """All tokens, given those that were sent to ranks."""
     found = _atom(tokens)
     return found.tokens if isinstance(found, Sent) else tokens
 

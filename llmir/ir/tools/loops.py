@@ -106,7 +106,7 @@ def copied(type: Tensor, mesh: Mesh) -> Placement:
 
 
 def in_slices(graph: Graph, received: Mapping[int, Placement], sent: Mapping[int, Placement]) -> Graph:
-    """A stage that takes and gives slices: by the number of an input or output, the axes they are over."""
+    """A stage with sliced inputs and outputs: the axes of the slices by number of the input or output."""
     pieces = {graph.inputs[i].values[0]: over for i, over in received.items()}
     ends = {graph.outputs[i].node: over for i, over in sent.items()}
 
@@ -186,7 +186,7 @@ def even(layers: int, stages: int) -> tuple[int, ...]:
 def cut_sizes(program: Program, sizes: int | Sequence[int]) -> tuple[int, ...]:
     """The number of layers of each stage: the given numbers, or an even split over a number of stages.
 
-    PassError if the program cannot be cut this way.
+    PassError if the program cannot be split in this way.
     """
     if len(program.entries) > 1:
         raise PassError(f"stages: {program.name} is in {len(program.entries)} stages already")
@@ -251,7 +251,7 @@ class PipelineCut:
         return self.last + 1 - len(self.rooms)
 
     def _cut(self, nodes: Iterable[Node], loops: Mapping[str, Layers]) -> None:
-        """Hand out ops to stages in schedule order."""
+        """Assign ops to stages in schedule order."""
         for node in nodes:
             operands = tuple(self.renamed.get(v, v) for v in node.operands)
             self.types |= zip(node.values, node.results, strict=True)
@@ -343,7 +343,7 @@ class PipelineCut:
         return tuple(ops), received, sent, not number, number == self.last
 
     def _sources(self, number: int) -> Iterator[Node]:
-        """The sources that a stage uses; the first has those that nothing uses, too."""
+        """The sources that a stage uses; the first stage also has the unused ones."""
         used = {v.node for node in self.run_by(number) for v in node.operands}
         if number == self.last:
             used |= {v.node for v in self.outputs}

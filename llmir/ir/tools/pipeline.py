@@ -30,8 +30,8 @@ class Pass:
     """A pure function from program to program; its fields are its options, checked as they are declared."""
 
     name: ClassVar[str] = ""
-    encodes: ClassVar[bool] = True  # whether it runs on what encodes images, too
-    phased: ClassVar[bool] = False  # whether it is given a program with its phases, and not each alone
+    encodes: ClassVar[bool] = True  # whether it also runs on image encoders
+    phased: ClassVar[bool] = False  # whether it runs on a program with all its phases, and not on each phase
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -268,7 +268,7 @@ def _phase(step: Pass | Function, name: str, phase: Program, program: Program) -
 
 
 def _after(step: Pass | Callable[[Program], Program], program: Program) -> Program | None:
-    """`program` after a step, verified; None if nothing changes."""
+    """The program after a step, verified; None if nothing changes."""
     after = _everywhere(step, program)
     return None if after is program else verify(after)
 

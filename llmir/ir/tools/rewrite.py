@@ -41,7 +41,7 @@ class _Variable:
 
 @dataclass(frozen=True, eq=False)
 class _Pattern:
-    """An op of a pattern; the value it stands for is result `index`."""
+    """An op of a pattern; the value that it represents is result `index`."""
 
     opcode: str
     operands: tuple[Any, ...]
@@ -51,7 +51,7 @@ class _Pattern:
     optional: bool = False
 
     def __iter__(self) -> Iterator[_Result]:
-        # `a, b = p.add_rms_norm(...)` in a pattern unpacks as many results as requested.
+        # `a, b = p.add_rms_norm(...)` in a pattern unpacks the requested number of results.
         return (_Result(self, i) for i in range(self.results))
 
 
@@ -99,7 +99,7 @@ class Match:
 class Rule:
     """Replace `pattern(p, *values)` by `replacement(b, match, *values)`.
 
-    The replacement returns equally many values of equal types; None declines the match.
+    The replacement returns equally many values with equal types, or None to reject the match.
     """
 
     name: str
@@ -108,7 +108,7 @@ class Rule:
 
     @cached_property
     def variables(self) -> tuple[str, ...]:
-        """The names of the values that the pattern takes."""
+        """The names of the operands of the pattern."""
         return tuple(inspect.signature(self.pattern).parameters)[1:]
 
     @cached_property
@@ -212,7 +212,7 @@ def rewrite(graph: Graph, rules: Iterable[Rule]) -> Graph:
     for rule in rules:
         opcode = _op(rule.roots[0]).opcode
         for node in draft.ordered(name for name, n in draft.nodes.items() if n.op.opcode == opcode):
-            if node.name in draft.nodes:  # an earlier match may have taken it
+            if node.name in draft.nodes:  # an earlier match may have used it
                 matches = _matches(draft, rule, draft.nodes[node.name])
                 changed |= any(_apply(draft, rule, m) for m in matches)
     return draft.graph() if changed else graph
@@ -243,7 +243,7 @@ def _ways(draft: _Draft, roots: Sequence[_Pattern | _Result], match: Match) -> I
 
 
 def _other_root(draft: _Draft, root: _Pattern | _Result, match: Match) -> Iterator[Match]:
-    """The ways to match another root: matched already, or found among the users of bound values."""
+    """The possible matches of another root: matched already, or among the users of bound values."""
     pattern = _op(root)
     if id(pattern) in match.nodes:
         yield match
@@ -316,7 +316,7 @@ def _value_match(draft: _Draft, pattern: Any, value: Value, match: Match) -> Mat
 
 
 def _apply(draft: _Draft, rule: Rule, match: Match) -> bool:
-    """Put the replacement in, if nothing outside needs what would go and its operands are ready in time."""
+    """Insert the replacement, if no other op needs a removed value and its operands are computed in time."""
     old = [Value(match.nodes[id(_op(r))].name, _index(r)) for r in rule.roots]
     gone = {n.name for n in (*match.nodes.values(), *match.casts)}
     inner = [v for n in gone for v in draft.nodes[n].values if v not in old]
@@ -338,7 +338,7 @@ def _apply(draft: _Draft, rule: Rule, match: Match) -> bool:
 
 
 def _splice(draft: _Draft, gone: set[str], fresh: list[Node], renamed: dict[Value, Value]) -> bool:
-    """Insert `fresh` in place of `gone`: after its operands, before its users."""
+    """Insert `fresh` instead of `gone`: after its operands, before its users."""
     names = {n.name for n in fresh}
     needs = [draft.place[v.node] for n in fresh for v in n.operands if v.node not in names]
     after = max([*needs, min(draft.place[n] for n in gone)])

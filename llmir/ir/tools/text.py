@@ -198,7 +198,7 @@ def parse_node(text: str) -> Node:
 
 
 class _Reader:
-    """Takes a program's lines one by one; each starts with a word, or with the `%` of an op."""
+    """Parses the lines of a program one by one; each starts with a word, or with the `%` of an op."""
 
     def __init__(self) -> None:
         self.name, self.mesh = "", ONE_DEVICE
