@@ -170,7 +170,7 @@ class Engine(Record):
 
     @property
     def asked(self) -> str:
-        """The requested release if it is in no range, so that this range is the nearest."""
+        """The requested release if it is outside all ranges, so that this range is the nearest."""
         return self.release if self.release and distance(self, self.release) else ""
 
     @property
@@ -188,7 +188,7 @@ class Engine(Record):
         return "–".join(dict.fromkeys(self.versions))
 
     def __str__(self) -> str:
-        """`vllm 0.18`, with the unmeasured version that it is nearest to."""
+        """`vllm 0.18`, with the requested version if it was not measured."""
         instead = f", nearest to {self.asked}" if self.asked else ""
         return f"{self.name} {self.range}".strip() + instead
 

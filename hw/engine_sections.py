@@ -1,7 +1,7 @@
 """The sections of an engine's file: memory, dispatch, graphs, passes, precision and scheduler.
 
 Each section registers a reader for its key and returns a frozen record. Most sections are keyed by the first
-release that behaves so.
+release with this behavior.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class EngineMemory(Record):
     `vocabularies` fp32 rows of the vocabulary per multiprocessor. These are in addition to the hidden states
     and `experts` times the workspace of the experts. `kept_bytes` remain in either case. `outside` maps tp to
     bytes outside PyTorch's allocator: contexts, and buffers of collectives. `graph_bytes` are for CUDA
-    graphs. Without `utilization`, the share leaves `aside` free. `caches` is the rule of blocks.
+    graphs. Without `utilization`, `aside` bytes stay free. `caches` is the rule of blocks.
     """
 
     rule: str
@@ -353,7 +353,7 @@ passes = engine.section("passes")(
 
 @dataclass(frozen=True, eq=False)
 class Fp8Weights(Record):
-    """The support for fp8 weights, by the first ISA of each family of GPUs.
+    """The support for fp8 weights, by the first ISA of each GPU family.
 
     From `multiplies` on, matrix products use 8-bit activations. From `dequantizes` on, the weight-only
     `kernel` converts weights inside 16-bit products. The engine refuses fp8 weights on other GPUs.
@@ -446,7 +446,7 @@ class ExpertInputs(Record):
     source: str = ""
 
     def on(self, device: Device) -> bool:
-        """Whether the engine does so on a device."""
+        """Whether the engine does this on a device."""
         return device.isa in self.multiplies
 
 

@@ -140,7 +140,7 @@ def with_prices(
 
 
 def check_unique(devices: Sequence[Device]) -> None:
-    """InputError for a device that is among them twice, by one of its names or by two.
+    """InputError for a device that occurs twice, by one name or two.
 
     >>> check_unique([load("h200"), load("h200-sxm")])
     Traceback (most recent call last):
@@ -199,7 +199,7 @@ def _file(stem: str) -> Path:
 
 @functools.cache
 def _spellings() -> dict[str, str]:
-    """Name by normalized name or alias, of all that is bundled."""
+    """The name for a normalized name or alias, for all bundled files."""
     found: dict[str, str] = {}
     for name in (*names(), *clusters()):
         said = _ALIASES.search(_file(name).read_text(encoding="utf-8"))
@@ -228,7 +228,7 @@ def _as_path(name: str, folder: Path = Path()) -> Path | None:
     try:
         path = folder / Path(name).expanduser()
         exists = path.exists()
-    except (OSError, ValueError, RuntimeError):  # too long, a NUL inside, an unknown ~user
+    except (OSError, ValueError, RuntimeError):  # too long, contains NUL, or an unknown ~user
         exists = False
     if exists:
         return path
@@ -294,7 +294,7 @@ def _laid(
         below, sources, calibrated = _resolve(file, named, above)
         below.pop("aliases", None)
         if {"memory_GiB", "memory_GB"} & own.keys():
-            below.pop("physical_GiB", None)  # for another size of memory
+            below.pop("physical_GiB", None)  # for another memory size
     if "calibration" in own and calibrated:
         below["calibration"] = calibration_files.document(calibrated)
         calibrated = ""

@@ -229,7 +229,7 @@ def read_fields(doc: object, where: str, table: Mapping[str, Key]) -> dict[str, 
 
 
 def mapping(value: object, where: str) -> Mapping[Any, Any]:
-    """`value` if it is a mapping with something in it."""
+    """The value, if it is a non-empty mapping."""
     if not isinstance(value, Mapping) or not value:
         raise HardwareError(f"{where} must be a mapping of keys to values, got {show(value)}")
     return value
@@ -271,7 +271,9 @@ def parse(path: Path) -> dict[Any, Any]:
 
 
 def check_keys(doc: object, where: str) -> dict[Any, Any]:
-    """The keys of a device, if they are a mapping and not nested too deep; HardwareError names `where`."""
+    """The keys of a device, if they are a mapping that is not nested too deep; HardwareError names
+    `where`.
+    """
     _check_depth(found := mapping(doc, f"{where}: a hardware file"), where, 4)
     return dict(found)
 

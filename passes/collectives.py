@@ -54,7 +54,7 @@ def with_wire_type(graph: Graph, wanted: Callable[[Node], DType | None]) -> Grap
 
 
 class _Conversion:
-    """One graph with the collectives that are `due` in other types."""
+    """One graph with the collectives in `due` in other dtypes."""
 
     def __init__(self, graph: Graph, due: Mapping[str, DType]) -> None:
         self.graph, self.due = graph, due
@@ -90,7 +90,7 @@ class _Conversion:
         if form.low and isinstance(op, ReduceScatter):
             return self.b.keep(replace(node, op=replace(op, to=due)), value)
         if form.low and isinstance(op, AllReduce):
-            # Whole tokens, so that no scale is cut.
+            # Whole tokens, so that no scale is split.
             dim = TOKENS if len(self.b.type(value).shape) > 2 else 0
             how: dict[str, Any] = {"over": op.over, "dim": dim, "block": op.block}
             pieces = self.b.reduce_scatter(value, to=due, name=f"reduce_scatter_{stem}", **how)

@@ -70,12 +70,12 @@ def activation_format(wanted: DType, weights: Iterable[DType], roles: str) -> DT
 
 
 def static(wanted: DType) -> bool:
-    """Whether activations of this type have a scale that is known before: one for all tokens."""
+    """Whether activations of this dtype have a static scale: one for all tokens."""
     return wanted.short in STATIC
 
 
 def cache_format(wanted: DType, rank: int) -> DType:
-    """The format of a cache: floats as they are; integers with a scale for each token and head."""
+    """The format of a cache: floats unchanged; integers with one scale per token and head."""
     if wanted.kind == "float":
         return wanted
     return dtype(f"{wanted}_c").laid("m" * (rank - 1) + "k")

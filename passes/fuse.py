@@ -29,7 +29,7 @@ from llmir.ir.tools.rewrite import Match, Rule
 
 from .fuse_attention import rewrite_graphs
 
-# Blocks that name merged products.
+# Blocks of merged products.
 MLPS = frozenset({"mlp", "shared_experts"})
 ATTENTION = frozenset({"attention", "linear_attention"})
 
@@ -315,7 +315,7 @@ def _merged_block_products(b: Builder, match: Match, x: Value) -> Any:
 
 
 def _routes(kind: type[TopK]) -> tuple[Rule, Rule]:
-    """The score and the choice in one kernel, of logits in fp32 or that are cast to it."""
+    """Score and choice in one kernel, with logits in fp32 or cast to fp32."""
     score = kind.opcode.removesuffix("_top_k")
 
     def plain(p: Any, logits: Value) -> Any:

@@ -134,7 +134,7 @@ class _Step:
         )  # by role, the number of modules that the option for all can change
 
     def graph(self, graph: Graph) -> Graph:
-        """The graph in its new types."""
+        """The graph with its new dtypes."""
         found = graph
         if self.retypes:
             found, quantized = retype_graph(graph, self._types(graph))
@@ -239,7 +239,7 @@ class _Step:
         return given
 
     def _carried(self, graph: Graph, node: Node) -> DType | None:
-        """The type that a collective carries, if it is to be another one."""
+        """The new dtype of the payload of a collective, if it changes."""
         self.collectives += 1
         first = graph[node.operands[0].node]
         while first.op.relays:

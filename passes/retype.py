@@ -182,7 +182,7 @@ class _Walk:
         return node.operands[0] if _quantizes(node) else value
 
     def _once(self, value: Value, op: Quantize | Dequantize) -> Value:
-        """The value converted; one conversion serves all users."""
+        """The converted value; one conversion serves all users."""
         if (value, op.to) not in self.made:
             name = f"{op.opcode}_{value.node}"
             while name in self.old.users or name in self.names:

@@ -241,7 +241,7 @@ class _Walk:
         return _together(op, types, fixed, self.plan.axes["batch"], tokens)
 
     def _fixed(self, value: Value) -> bool:
-        """Whether a value is a weight or in a cache, and therefore cannot move."""
+        """Whether a value is a weight or in a cache, so that it cannot move."""
         if value not in self.stays:
             node = self.b.node(value.node)
             slot = node.op.aliases.get(value.result)

@@ -40,7 +40,7 @@ class Stages(Pass):
         object.__setattr__(self, "layers", f"({', '.join(map(str, sizes))})" if sizes else "")
 
     def __call__(self, program: Program) -> Program:
-        """Cut the entry between layers."""
+        """Split the entry between layers."""
         sizes = _sizes(self.layers)
         if self.pp > 1 or sizes:
             program = _staged(program, cut_sizes(program, sizes or self.pp))

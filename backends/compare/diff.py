@@ -289,7 +289,7 @@ class Dataflow:
 
 @lru_cache(maxsize=256)
 def dataflow(program: Program) -> Dataflow:
-    """The flow of a step, through the bodies of `repeat` and round them."""
+    """The dataflow of a step, through the bodies of `repeat` and around them."""
     found = Dataflow()
 
     def walk(name: str, path: str, given: Sequence[frozenset[OpKey | str]]) -> list[frozenset[OpKey | str]]:
@@ -336,7 +336,7 @@ def matches(a: Program, b: Program) -> list[Match]:
 
 
 class _Grouping:
-    """Groups of the ops that only one program has; a group is called by one of its (side, op) members."""
+    """Groups of the ops that only one program has; the name of a group is one of its (side, op) members."""
 
     def __init__(self, a: Dataflow, b: Dataflow) -> None:
         self.sides = (a, b)
@@ -407,7 +407,7 @@ class _Grouping:
     def absorb(self, side: int) -> None:
         """Join each op without weights with its users where the other graph hands its operand to these users.
 
-        The sum that ends a layer is an example: the norm of the next layer and the last norm each add it.
+        For example, the sum at the end of a layer: the norm of the next layer and the last norm each add it.
         """
         flow = self.sides[side]
         for op in self.lone(side):
@@ -443,11 +443,11 @@ class _Grouping:
                 self.join(min(room, key=lambda g: (g not in users, g)), self.group[side, op])
 
     def may_hold(self, group: int, side: int) -> bool:
-        """Whether a group is not a pair and has ops of this side."""
+        """Whether a group is not a pair and has ops of one side."""
         return bool(self.members[group][side]) and not self.pair(group)
 
     def neighbours(self, group: int, side: int, *, up: bool) -> Iterator[int]:
-        """The groups that feed a group on that side, or that it feeds."""
+        """The groups that precede or follow a group on one side."""
         flow = self.sides[side]
         for op in self.members[group][side]:
             for other in flow.fed_by(op) if up else flow.users.get(op, ()):
@@ -492,7 +492,7 @@ class FigurePair(NamedTuple):
 
 
 class FigureRow(NamedTuple):
-    """A figure of two servers: as people call it, its name in JSON, and its values."""
+    """A figure of two servers: its name for users, its name in JSON, and its values."""
 
     label: str
     name: str
@@ -547,7 +547,7 @@ class Change:
         return FigurePair(*(sum(getattr(p, name) for p in parts) for parts in (self.before, self.after)))
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON: every op, and by how much each figure grew."""
+        """For JSON: every op, and the increase of each figure."""
         return {
             "what": self.what,
             "before": [p.to_dict() for p in self.before],
@@ -558,7 +558,7 @@ class Change:
 
 @dataclass(frozen=True)
 class StepDiff(Result):
-    """Two steps: the `changes` in the order of the second, and the unchanged part.
+    """Two steps: the `changes` in the order of the second step, and the unchanged part.
 
     The deltas of the changes add up to the difference of the steps, each over all pipeline stages.
     """

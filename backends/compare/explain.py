@@ -202,7 +202,7 @@ class KernelExplanation(Figures):
     origin: str
     rows: int
     error: float
-    strange: float  # the addition to `error` for heads or ops outside the calibration
+    strange: float  # the error that is added for heads or ops outside the calibration
     given: Mapping[str, Any]
     parameters: tuple[Constant, ...]
     lines: tuple[FormulaLine, ...]
@@ -259,7 +259,7 @@ class Explanation(Figures, Result):
 
 # Arithmetic of a kernel
 
-TIME = "kernel"  # the last line: seconds of a call
+TIME = "kernel"  # the last line: the seconds of a call
 WIDEST = 64  # characters of a value without a separate line
 # Precedence of operators in the text; calls and names have the highest.
 BINDS = {

@@ -64,7 +64,7 @@ class Sensitivity(Figures, Result):
     more: float
     time_s: Mapping[str, float]
     gains: tuple[Gain, ...]
-    title: str = ""  # the model as people read it
+    title: str = ""  # the name of the model for users
 
     def to_dict(self) -> dict[str, Any]:
         """Return the gains as JSON-compatible values."""

@@ -44,7 +44,7 @@ from .transfer import KernelFit, first_engine, kernel_engine, kernel_sources, ne
 class FusedAttentionPart(OpTime):
     """The time of a product of unfused attention, at least its share of the fused attention's time.
 
-    Scores and their mix with the values are half of the fused work each, and read half of the keys and
+    Scores, and their product with the values, are half of the fused work each, and read half of the keys and
     values. An engine's unfused product is not faster than its optimized fused kernel, as a product with
     weights might suggest.
     """
@@ -223,7 +223,7 @@ class KernelTime(OpTime):
         return self.call.seconds(self.fit.kernel, self.device, at, least), least
 
     def takes(self, at: Binding) -> Any:
-        """Whether the kernel can do the call there."""
+        """Whether the kernel supports the call at this point."""
         return self.fit.kernel.takes(self.call.at(at))
 
     @cached_property
@@ -333,7 +333,7 @@ class FastestKernel(OpTime):
         return self.apart and isinstance(at, MixedBinding)
 
     def which(self, at: Binding, hidden: Number = 0.0) -> Number:
-        """The number of the fastest, the first of equals."""
+        """The index of the fastest kernel; the first of equal ones."""
         if self._separate(at):
             return -1
         (least, *others), found = [time for _, time in self._each(at, lambda p: p.in_graph(at, hidden))], 0
@@ -343,7 +343,7 @@ class FastestKernel(OpTime):
 
     @cached_property
     def _floors(self) -> tuple[tuple[KernelTime, tuple[KernelTime, ...]], ...]:
-        """Lower bounds of the op: a contained call, with the other kernels that must not support it."""
+        """Lower bounds of the op: a contained call, and the kernels that would have to support it first."""
         pairs = ((price.less, self.prices[:i]) for i, price in enumerate(self.prices))
         return tuple(
             (less, tuple(replace(one, call=replace(one.call, shape=less.call.shape)) for one in others))
@@ -374,7 +374,7 @@ class FastestKernel(OpTime):
         return [reduce(at.xp.minimum, times) for times in zip(*every, strict=True)]
 
     def time(self, at: Binding) -> Number:
-        """Seconds, of all kinds of sequences together."""
+        """Seconds of all kinds of sequences together."""
         (time,) = self._least(at, lambda price, point: (price.time(point),))
         return time
 

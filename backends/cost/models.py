@@ -311,7 +311,7 @@ _efficiency = lru_cache(maxsize=256)(EfficiencyModel)
 
 @cost_model("calibrated")
 def calibrated(device: Device) -> CalibratedModel:
-    """With the device's first engine."""
+    """With the first engine of the device."""
     return _calibrated(device, None)
 
 

@@ -53,7 +53,7 @@ class OpTime(Protocol):
         return 0.0
 
     def which(self, at: Binding, hidden: Number = 0.0) -> Number:
-        """The index of the op time that applies, if there are several; -1 for all together."""
+        """The index of the op time that applies, if there are several; -1 for all."""
         return 0
 
     def held(self, which: Number) -> OpTime:
@@ -76,7 +76,7 @@ class OpTime(Protocol):
         """
 
     def in_graph(self, at: Binding, hidden: Number) -> tuple[Number, Number]:
-        """Seconds alone, and in a graph of kernels, which hides this share of the launch if that is known."""
+        """Seconds alone, and in a graph of kernels, which hides this share of the launch."""
         time = self.time(at)
         return time, time
 

@@ -85,7 +85,7 @@ LARGEST_LAUNCH = 1.0  # seconds, beyond which a launch is a mistake
 
 @dataclass(frozen=True)
 class DeratedRoofline(Roofline):
-    """The largest of the limits, each at the share of its rate that is `reached`, after `launch_s` an op."""
+    """The largest of the limits, each at the share of its rate that is `reached`, after `launch_s` per op."""
 
     basis: Basis = EFFICIENCY
     reached: tuple[Limit, ...] = ()

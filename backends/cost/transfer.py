@@ -6,12 +6,12 @@ error (`transfer_to`, `device_error`), the search for a kernel of a family (`nea
 as a page.
 
 Parameters that are ratios to a datasheet transfer unchanged, and times on a die are those of the most similar
-GPU. Three change with the chip, as each kernel defines (`Kernel.moved`). The work of a multiprocessor outside
-its matrix unit takes as long as before if that unit is slower (H20 has H100's multiprocessors with a fifth of
-the matrix rate and loses little of its peak); if the unit is faster, the share stays. A power limit allows as
-many products per clock as on the source, which a slower unit may not need (H20: 400 W for 148 TFLOP/s, H100:
-700 W for 989). A decode block that runs alone reads the bytes per second that fit in flight, at any
-bandwidth.
+GPU. Three parameters change with the chip, as each kernel defines (`Kernel.moved`). The work of a
+multiprocessor outside its matrix unit takes as long as before if that unit is slower (H20 has H100's
+multiprocessors with a fifth of the matrix rate and loses little of its peak); if the unit is faster, the
+share stays. A power limit allows as many products per clock as on the source, which a slower unit may not
+need (H20: 400 W for 148 TFLOP/s, H100: 700 W for 989). A decode block that runs alone reads the bytes per
+second that fit in flight, at any bandwidth.
 
 The ratio of software rates to datasheets differs by vendor: AMD's products reach 0.3 to 0.5 of the matrix
 peak, NVIDIA's 0.7 (docs/results.md). Another vendor's kernels are scaled by this ratio.
@@ -213,8 +213,8 @@ def device_error(device: Device, other: Device, family: str) -> float:
 def rate_error(device: Device, other: Device, family: str) -> float:
     """The part of this error that whole runs do not cover, if both have one chip: for rates set in its file.
 
-    Whole runs covered devices as they are, and devices that differ in memory; a file may set rates of another
-    die.
+    Whole runs were measured on unchanged devices, and on devices that differ in memory; a file may set rates
+    of another die.
     """
     if device == other:
         return device_error(device, other, family)
@@ -347,7 +347,7 @@ def _fit_of(
 def _reach(device: Device, other: Device) -> RateShares:
     """The ratio of reached datasheet shares of the device (or the most similar one of its vendor) to `other`.
 
-    Both as measured, because a file that extends another may set other rates.
+    The measured peaks of both, because a file that extends another may set other rates.
     """
     from statistics import geometric_mean  # slow to import
 
@@ -427,7 +427,7 @@ def rates(device: Device) -> Iterator[DatasheetRate]:
 
 
 def peak_key(device: Device, unit: str) -> str:
-    """The key of the peak of matrix products that a unit does."""
+    """The key of the peak of the unit that computes matrix products."""
     return f"{'matrix' if unit in device.matrix_flops else 'vector'}_tflops.{unit}"
 
 

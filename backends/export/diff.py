@@ -68,7 +68,7 @@ def share(pair: FigurePair) -> str:
 
 
 def names(parts: tuple[OpTotal, ...]) -> str:
-    """The ops without their bodies."""
+    """The ops without the ops of their bodies."""
     return ", ".join(p.name.rpartition(".")[2] for p in parts)
 
 
@@ -296,7 +296,7 @@ def workload_html(diff: WorkloadDiff) -> str:
 
 @exporter("md", ".md", of=WorkloadDiff)
 def to_markdown(diff: WorkloadDiff) -> str:
-    """Two workloads to read."""
+    """Two workloads as text."""
     parts = ["# Difference\n", json.to_markdown(("", ""), head_lines(diff))]
     parts.append(json.to_markdown(ANSWERS, answer_rows(diff), range(1, 5)))
     for name, step in diff.phases:

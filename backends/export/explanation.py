@@ -89,7 +89,7 @@ def _indented(table: RenderableType, left: int = 2) -> RenderableType:
 
 
 def _broken(ir: str) -> list[str]:
-    """A line of IR on up to three: the op, its attributes, its types."""
+    """A line of IR on up to three lines: the op, its attributes, its types."""
     operation, _, types = ir.rpartition(" : ")
     name, brace, attributes = operation.partition(" {")
     return [name, *([f"{{{attributes}"] if brace else []), f": {types}"]

@@ -94,7 +94,7 @@ def report_csv(report: Report) -> str:
 
 @exporter("md", ".md", of=Workload)
 def workload_markdown(workload: Workload) -> str:
-    """A report to read."""
+    """The report as text."""
     steps = wording.phases(workload)
     compared = wording.compare_steps(report for _, report in steps)
     parts = [

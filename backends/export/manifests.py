@@ -405,7 +405,7 @@ def _replicas_of_node(candidate: Candidate) -> int:
 
 
 def _compose(candidate: Candidate, command: LaunchCommand, model: Checkpoint) -> Documents:
-    """One node of the plan: its replicas, and a router that deals requests to them as the plan does."""
+    """One node of the plan: its replicas, and a router that distributes requests to them as the plan does."""
     each, most = candidate.structure.split.devices, _replicas_of_node(candidate)
     count, port = min(candidate.replicas, most), LAUNCHERS[command.engine].port
     names = [f"replica-{n}" for n in range(count)]

@@ -679,7 +679,7 @@ def _report_parts(plans: Plans) -> tuple[list[str], list[tuple[str, ...]], list[
 
 @exporter("md", ".md", of=Plans)
 def to_markdown(plans: Plans) -> str:
-    """A report to read."""
+    """The report as text."""
     lines, rows, whys = _report_parts(plans)
     parts = ["\n\n".join(map(json.md, lines)) + "\n"]
     if rows:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 # Sweeps in memory
 
 SHOWN = 40  # rows that a terminal shows
-REASONS = 3  # for which rows are refused
+REASONS = 3  # reasons for rejected rows
 MOST_AXES = 3
 _FIGURES = ("step", "±", "tokens/s", "peak", "fits", "bound")
 _SPENT = {"cost_usd_per_mtok": "$/Mtok", "energy_j_per_token": "J/tok ≤"}

@@ -144,7 +144,7 @@ def stack(*parts: RenderableType) -> Group:
 
 
 def add(table: Table, cells: Iterable[str], style: str = "", styles: Sequence[str] = ()) -> None:
-    """A row of plain text; brackets in it stay brackets."""
+    """A row of plain text; brackets are not markup."""
     from rich.text import Text
 
     of_each = chain(styles, repeat(""))
@@ -275,7 +275,7 @@ def ops(report: Report) -> Table:
 
 
 def _step(report: Report) -> Iterator[RenderableType]:
-    """The rows of a step, and how they add up."""
+    """The rows of a step, and their sum."""
     yield ops(report)
     yield from wording.sums(report)
 
@@ -315,7 +315,7 @@ def plain_html(thing: Displayable) -> str:
 
 
 def _ops_html(report: Report) -> Iterator[str]:
-    """The rows of a step, and how they add up."""
+    """The rows of a step, and their sum."""
     yield html(*wording.flat(report))
     yield from (caption(line, "small") for line in wording.sums(report))
 

@@ -104,7 +104,7 @@ def trace(job: Report | Workload, *, phase: str = "both", rank: int | None = Non
 
 
 def steps_of(job: Report | Workload, phase: str) -> list[Report]:
-    """The steps of a phase, or the one that it is."""
+    """The steps of a phase, or the only step."""
     phase = choice("phase", phase, PHASES)
     if isinstance(job, Report):
         return [job]
@@ -240,7 +240,7 @@ def _server(number: int, name: str, device: str) -> Iterator[Event]:
 
 
 def _steps(found: Simulation, servers: int) -> Iterator[Event]:
-    """A slice for each run of equal steps, and counters of requests that decode, are read or wait."""
+    """A slice for each run of equal steps, and counters of requests in decode, in prefill and waiting."""
     columns = {name: column.tolist() for name, column in found.events.items()}
     where = columns.get("replica") or [0] * len(columns["start_s"])
     last = [0.0] * servers

@@ -277,7 +277,7 @@ def devices(program: Program, device: Device) -> str:
 
 
 def _peaks(report: Report) -> str:
-    """The matrix rates that the program's types run at."""
+    """The dtypes at whose matrix rates the program runs."""
     dtypes = dict.fromkeys(row.work.dtype.name for row in report.plan.rows if row.work.matrix)
     rates = dict.fromkeys(report.device.matrix_peak(name) for name in dtypes)
     return "".join(f", {units.flops(rate)}/s in {unit}" for rate, unit in rates)
@@ -307,7 +307,7 @@ def result_lines(workload: Workload) -> list[tuple[str, str]]:
 
 
 def memory(w: Workload) -> list[tuple[str, str]]:
-    """Whether a workload fits, and how much would."""
+    """Whether a workload fits, and the largest batch that does."""
     limit = f"{units.bytes(w.capacity_bytes)} ({_share(w)})"
     verdict = "yes" if w.fits else "NO" + (f", {over}" if (over := too_many(w)) else "")
     return [
@@ -547,7 +547,7 @@ def _ideal(least: Number, time: Number) -> str:
 
 
 def total_line(report: Report) -> OpLine:
-    """The step: every op times its repeats."""
+    """The step: the sum over every op and its repeats."""
     moved = report.read_bytes + report.write_bytes
     return OpLine(
         "",

@@ -36,10 +36,10 @@ from .program import Spread, caller_inputs, interpret
 
 # Programs on short axes
 
-MAX_KEPT_LENGTH = 8  # lengths up to here stay: experts of a token, heads of a group
+MAX_KEPT_LENGTH = 8  # lengths up to this one are not shortened: experts per token, heads of a group
 WINDOW = 3  # keys that a query sees in a window, at most
 FIXED = {"stream_weight", "tap"}  # axes with lengths that are derived from others
-ROTATED = 4  # elements of a head that are rotated, where not all are, at most
+ROTATED = 4  # most rotated elements of a head, if not all are rotated
 
 
 def shorten(programs: Sequence[Program]) -> list[Program]:

@@ -52,7 +52,7 @@ class MeshRanks:
         return [dict(zip(names, at, strict=True)) for at in itertools.product(*sizes)]
 
     def index(self, rank: dict[str, int], over: Placement) -> int:
-        """Which of the pieces over some axes a rank has."""
+        """The index of the piece over some axes on a rank."""
         place = 0
         for axis in over:
             place = place * self.mesh.size((axis,)) + rank[axis]
@@ -140,7 +140,7 @@ class _Run:
         return [self.ranks.whole(*each) for each in zip(handed, types, shapes, strict=True)]
 
     def graph(self, graph: Graph, prefix: str, layer: int, inputs: Mapping[str, Spread]) -> list[Spread]:
-        """The outputs of one execution of `graph`, which is `layer` or begins there."""
+        """The outputs of one execution of `graph`, which is `layer` or starts with it."""
         loops = self.program.iterations(graph, Layers(layer))
         held: dict[Value, Spread] = {}
         for node in graph.nodes:
@@ -323,6 +323,6 @@ def _batch(type: Tensor) -> int:
 
 
 def _part(x: Array, node: Node, part: int, parts: int) -> Array:
-    """A micro-batch of an input; the whole of one that has no sequences."""
+    """A micro-batch of an input; the whole input if it has no sequences."""
     type = node.results[0]
     return np.split(x, parts, axis=_batch(type))[part] if parts > 1 and "B" in map(str, type.shape) else x

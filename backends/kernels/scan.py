@@ -120,7 +120,7 @@ class ScanStep(StreamKernel):
 @families(*(f"{kind}_update" for kind in KINDS))
 @dataclass(frozen=True)
 class RecurrentUpdate(ScanStep):
-    """A recurrence token by token. In prefill, Mamba's states stay in registers."""
+    """A recurrence token by token. In prefill, the states of Mamba stay on the chip."""
 
     vector: float = parameter(0.3, 0.05, 1, "", "share of the fp32 peak that decays and sums reach")
 

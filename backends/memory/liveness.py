@@ -92,7 +92,7 @@ def _largest(sizes: tuple[Size, ...]) -> tuple[Size, ...]:
 class _Sizes(NamedTuple):
     """The bytes of a graph's values on one rank, the retained part of them, and workspaces of ops.
 
-    A cache policy does not retain all rows of a cache that are read now.
+    A cache policy does not retain all rows of a cache that this step reads.
     """
 
     values: dict[Value, Size]
@@ -132,7 +132,7 @@ def _bytes(graph: Graph, mesh: Mesh, by: CachePolicy) -> _Bytes:
 
 
 class _Schedule:
-    """A graph with its bodies, with symbols for sizes; equal to all schedules that are walked equally."""
+    """A graph with its bodies, with symbols for sizes; equal for all schedules with equal structure."""
 
     def __init__(self, program: Program, graph: Graph, by: CachePolicy) -> None:
         self.program, self.graph, self.by = program, graph, by

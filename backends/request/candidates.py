@@ -147,7 +147,7 @@ class Candidates(Immutable):
         return RequestBatch(read.time_s, tpot, read.time_s + decoding, peak)
 
     def _decoding(self, batch: Array, contexts: range) -> Array:
-        """Seconds of the steps of decode at these contexts."""
+        """Seconds of the decode steps at these contexts."""
         total: Any = 0.0
         for i in range(0, len(contexts), _CONTEXTS):
             some = np.array(contexts[i : i + _CONTEXTS])
@@ -166,7 +166,7 @@ class Candidates(Immutable):
         return self._plans[key]
 
     def _at(self, step: tuple[Any, Any, Any]) -> tuple[BatchPoints, tuple[StepEvaluator, ...]]:
-        """The points, with at least one axis, and the programs that run there."""
+        """The points, with at least one axis, and the programs that run at these points."""
         grid_shape([step])
         batch, new, context = step
         step = np.atleast_1d(batch), new, context
@@ -178,7 +178,7 @@ class Candidates(Immutable):
         return BatchPoints(self._stages[key], {m: binding(m, *step) for m in parts}), plans
 
     def _room(self, plans: tuple[StepEvaluator, ...]) -> BatchMemory:
-        """The memory of the programs that run there."""
+        """The memory of the programs that run at these points."""
         key = tuple(map(id, plans))
         if key not in self._rooms:
             self._rooms[key] = BatchMemory(plans)

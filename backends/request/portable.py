@@ -114,7 +114,7 @@ class PhaseFunctions:
 
     @property
     def added(self) -> tuple[tuple[str, int, int], ...]:
-        """The rows that an engine adds: the name, the stage, and where `parts` has its seconds."""
+        """The rows that an engine adds: the name, the stage, and the position of its seconds in `parts`."""
         first, depth = StepSeconds._fields.index("engine_cpu"), self.plan.depth
         return tuple(
             (OVERHEAD_ROWS[part], stage, (first + Overhead._fields.index(part)) * depth + stage)
@@ -320,7 +320,9 @@ class PortableOp(NamedTuple):
 
 
 class PortableSteps:
-    """Steps of one program as functions of `B`, `T` and `C`: the whole, and of ops the times and amounts."""
+    """Steps of one program as functions of `B`, `T` and `C`: totals of the step, and times and amounts of
+    each op.
+    """
 
     def __init__(self, steps: StepEvaluator, ideal: StepEvaluator) -> None:
         tape, at = record_tape()

@@ -143,7 +143,7 @@ class SpeculativeWorkload(Workload):
 
     @property
     def drafted_s(self) -> float:
-        """Seconds of all drafts of a step, the last one's."""
+        """Seconds of all drafts of a step, from those of the last draft."""
         return self.draft_tokens * float(self.draft.period_s) if self.draft else 0.0
 
     @cached_property

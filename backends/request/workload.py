@@ -413,7 +413,7 @@ class Workload(Record, Result, PageExport):
         """The smallest number of images in the prompt: one image of n × n patches gives at most n · (n + 1)
         tokens.
 
-        These are its rows, each followed by one token. Crops of a large image count as images.
+        These are the rows of an image, each followed by one token. Crops of a large image count as images.
         """
         if not self.program.image_tokens:
             return 0
@@ -441,7 +441,7 @@ class Workload(Record, Result, PageExport):
 
     @property
     def is_longer_than_step(self) -> bool:
-        """Whether a prompt has more tokens to read than a step."""
+        """Whether a prompt has more tokens than a prefill step."""
         return self.budget is not None and self.length - self.cached > self.budget
 
     @property

@@ -132,7 +132,7 @@ DRAFT_FLAGS: Mapping[str, Mapping[str, DraftFlags]] = {
 
 # Commands
 
-_CASTS = ("bf16", "fp16")  # types to which an engine casts unquantized weights
+_CASTS = ("bf16", "fp16")  # dtypes to which an engine casts unquantized weights
 
 
 class Flag(NamedTuple):

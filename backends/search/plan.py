@@ -192,7 +192,7 @@ class Candidate(Figures):
 
     @property
     def meets(self) -> bool:
-        """Whether all limits are surely met, and no queue grows for ever."""
+        """Whether all limits are certainly met, and no queue grows without bound."""
         return self.verdict == MEETS
 
     @property
@@ -563,8 +563,9 @@ class HourlyCost(Figures):
     """One hour of a plan's traffic with a separate `seed`: servers start idle, and all requests count.
 
     `simulation` covers one replica with its share of the requests, or `replicas` replicas if the router
-    considers loads; for pools, one unit of prefill and decode servers. `drawn` is its number of requests, a
-    part of the hour if that has more than `MOST`, or than `MAX_REQUESTS_OF_SERVERS` for several servers.
+    considers loads; for pools, one unit of prefill and decode servers. `drawn` is the number of its requests.
+    It is a part of the hour if the hour has more than `MOST`, or than `MAX_REQUESTS_OF_SERVERS` for several
+    servers.
     """
 
     candidate: Candidate

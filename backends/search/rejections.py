@@ -43,7 +43,7 @@ from .plan import (
 from .traffic import Traffic
 from .trial import MEETS, Room, as_it_is
 
-TIMES, OP, PRICE = "times", "op", "price"  # changes that are not of a limit
+TIMES, OP, PRICE = "times", "op", "price"  # changes that do not concern a limit
 STEPS, HALVINGS = 5, 20  # bisections for a share of the times, and halvings of a change that is enough
 GROWTH, GROWTHS = 1.4, 12  # growth factor of an insufficient estimate, and the largest number of increases
 EQUAL = 1e-9  # relative difference of equal costs
@@ -230,8 +230,8 @@ def _any_sequences(room: Capacity) -> Capacity:
 def _enough(plans: Plans, candidate: Candidate, change: SmallestChange) -> SmallestChange | None:
     """A change with which a plan wins, from an estimate of it; half of the change is not enough.
 
-    None if even a much larger change is not enough. Each change is tried as it is printed: near a limit a
-    plan may win with a change and miss the limit with one that is larger by a rounding.
+    None if even a much larger change is not enough. Each change is tried as it is printed: near a limit, a
+    plan may win with a change and miss the limit with the rounded change.
     """
     change = _rounded(change)
     for _ in range(GROWTHS):
@@ -264,7 +264,7 @@ def _rounded_up(value: float) -> float:
 def _shorter_times(plans: Plans, candidate: Candidate, replicas: int) -> SmallestChange | None:
     """The reduction of the time of one op or of all steps with which the replicas win; None beyond `MOST`.
 
-    Runs with one seed find it, and a full trial confirms it.
+    Runs with one seed compute it, and a full trial confirms it.
     """
     search, number = _search(plans), _search(plans).number_of(candidate)
 

@@ -305,7 +305,9 @@ class Search:
         return self.simulated(number, largest.replicas, patient=True)
 
     def _most_useful(self, number: int) -> int:
-        """Replicas beyond which more do not help: 99 of 100 requests are alone on theirs."""
+        """Number of replicas beyond which more replicas do not help: 99 of 100 requests are alone on their
+        replica.
+        """
         assert self.points is not None
         of = self.points.only(np.isin(self.points.structure, self._settings_of[number]))
         one = of.only(of.batch == of.batch.min())
@@ -315,7 +317,7 @@ class Search:
     def _stable_replicas(self, number: int, guess: int) -> int:
         """The fewest replicas with stable queues, which short runs cannot show.
 
-        The closed form decides if the guess is clearly enough, else the simulated largest rate.
+        The closed form decides if the guess is clearly sufficient, otherwise the simulated largest rate.
         """
         assert self.points is not None
         if (surely := self._surely_enough(self._promised_rate(number, self.points))) <= guess:
@@ -323,7 +325,9 @@ class Search:
         return max(1, ceil(self.traffic.stable_rate / self._largest_rate(number)))
 
     def _largest_rate(self, number: int) -> float:
-        """Requests a second that a replica answers at most, simulated with the best of its settings."""
+        """The largest stable rate of a replica in requests per second, simulated with the best of its
+        settings.
+        """
         numbers = self._settings_of[number]
         return max(self._replica_rate(each, *self._roomiest_setting(each)) for each in numbers)
 
@@ -390,7 +394,9 @@ class Search:
         return self._candidate(own, chunk, batch, replicas, self._trial(number, replicas, patient))
 
     def meets(self, number: int, replicas: float) -> bool:
-        """Whether `replicas` replicas, maybe fractional, meet all limits and the rate with certainty."""
+        """Whether `replicas` replicas, possibly a fractional number, meet all limits and the rate with
+        certainty.
+        """
         if self.usage(number, replicas) > 1:
             return False
         _, own, chunk, batch, *_ = self._setting(number, replicas)
@@ -557,7 +563,7 @@ def search(
 # Prefill and decode servers
 
 LONE = 100  # more servers than the closed form's by this factor do not help: each request is alone
-PAIRS = 3  # pairs of structures that are simulated at most, until one meets the limits
+PAIRS = 3  # largest number of pairs of structures that are simulated until one meets the limits
 NAMED = 20  # number of pairs with too many devices whose rejection is stored
 
 

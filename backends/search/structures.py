@@ -383,7 +383,7 @@ def plan_points(
         latency, at_once, spent, held = of.reads[chunk]
         for limit in batches:
             batch = min(limit, in_flight)
-            come = batch / steps_of_one  # in a step, on average
+            come = batch / steps_of_one  # mean value per step
             reading = min(max(batch / structure.split.dp / steps_of_one, 1.0), at_once[-1])
             busy = float(np.interp(reading, at_once, spent)) / reading
             if (

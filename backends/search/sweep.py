@@ -54,7 +54,7 @@ from llmir.ir.tools.text import print_program
 
 Value = int | str | None
 
-# Axes of a step, and their values by default: all its points are evaluated together.
+# Axes of a step, and their default values: all points of a step are evaluated together.
 POINTS: Mapping[str, int] = {"batch": 1, "new": 1, "context": 0}
 # Integer axes of a structure, each of which requires lowering.
 COUNTS = ("tp", "pp", "micro_batches", "dp", "ep", "sp", "redundant_experts")
@@ -382,7 +382,7 @@ COST_COLUMNS = "cost_usd_per_mtok", "energy_j_per_token"
 NUMBERS = ("time_s", "ideal_time_s", "error", *BYTES, *WORK, *SHARES, *COST_COLUMNS)
 FIGURES = ("devices", "fits", *NUMBERS)
 
-BLOCK = 1 << 18  # points that are evaluated together, and written: 60 MB of figures
+BLOCK = 1 << 18  # number of points that are evaluated and written together: 60 MB of figures
 
 Points = tuple[tuple[int, ...], ...]  # the values of `POINTS`, in their order
 Grid = tuple[Array, ...]  # the points as arrays with three dimensions, which broadcast together
@@ -454,7 +454,7 @@ def row_grids(points: Points, most: int) -> Iterator[Grid]:
 
 
 class SweepSteps:
-    """The steps of a program on a device, as a sweep asks for them."""
+    """The steps of a program on a device, as a sweep needs them."""
 
     def __init__(
         self,
@@ -585,7 +585,7 @@ class Sweep(Immutable, Result, PageExport):
 
     @property
     def precisions(self) -> tuple[str, ...]:
-        """The element types of its rows, in words."""
+        """The dtypes of its rows as text."""
         return tuple(dict.fromkeys(part.precision for part in self.parts if part.precision))
 
     @cached_property
@@ -659,7 +659,7 @@ class Sweep(Immutable, Result, PageExport):
         return pyarrow.concat_tables(pyarrow.table(columns, schema=whole) for columns in tables)
 
     def _gridded(self, part: SweepPart, name: str) -> Array:
-        """A column of a part; the one row of a structure that is refused is at all of its points."""
+        """A column of a part; the single row of a rejected structure applies to all of its points."""
         column = np.array([part.basis], dtype=object) if name == "basis" else part.column(name)
         points = prod(len(self.axes[point]) for point in POINTS)
         return np.broadcast_to(column, points if part.alone else len(part))
@@ -755,7 +755,7 @@ def _needed(method: str, package: str) -> Iterator[None]:
 # Workers
 
 LOST = "its worker died twice, as one that is killed or out of memory does"
-MANY = 1000  # waiting tasks, so that a slow one leaves no worker idle
+MANY = 1000  # number of waiting tasks, so that a slow task leaves no worker idle
 
 
 class Task(Protocol):
@@ -771,7 +771,7 @@ R = TypeVar("R")
 
 
 def processes(jobs: int) -> ProcessPoolExecutor:
-    """A pool of processes that leave Ctrl+C to this one, and end when it ends."""
+    """A pool of processes that ignore Ctrl+C, and end when this process ends."""
     return ProcessPoolExecutor(jobs, initializer=start_worker)
 
 

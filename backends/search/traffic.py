@@ -68,7 +68,7 @@ def latency_limit(name: str, said: object) -> LatencyLimit:
 # Traffic
 
 MEASURED = 4000  # requests that estimate the mean lengths of a distribution
-SEEDS, BUDGET = 5, 40  # runs of a plan that is shown, at least and at most
+SEEDS, BUDGET = 5, 40  # smallest and largest number of runs of a plan in the table
 SECONDS = 3600  # simulated seconds of the first plan's hour
 # Largest number of simulated requests, which takes a second or two; events of several servers cost more.
 MOST, MAX_REQUESTS_OF_SERVERS = 100_000, 20_000

@@ -40,7 +40,7 @@ from .traffic import BUDGET, SEEDS, LatencyLimit, Traffic
 
 # Replicas
 
-UNIT = 8  # servers of a kind that are simulated together, at most
+UNIT = 8  # largest number of servers of a kind that are simulated together
 NONE = LatencySpread(*[float("nan")] * len(LatencySpread._fields))
 
 
@@ -77,7 +77,7 @@ SATURATION = 3000  # lengths of requests that saturate a server, spread over all
 # Verdicts
 
 MEETS, MISSES, UNDECIDED = "meets", "misses", "undecided"
-ERROR = 0.01  # the chance of a wrong verdict on a limit, at most, over all looks together
+ERROR = 0.01  # largest probability of a wrong verdict on a limit, over all looks together
 PARTS = 16  # parts of the error that looks spend
 FIRST_PARTS = 1  # parts of the error that the look at the fewest runs spends
 # The looks by the length of their runs, in multiples of the first runs: the number of runs at each look, and
@@ -212,7 +212,7 @@ class Trial(Record):
 
     @cached_property
     def over(self) -> float:
-        """How much of a limit is used at most, of the one that is used most: above 1 it is not surely met."""
+        """The largest share of a limit that is used; above 1 the limit is not certainly met."""
         return max(map(self.usage, range(len(self.limits))))
 
     def verdict_on(self, which: int) -> str:
@@ -227,7 +227,7 @@ class Trial(Record):
 
     @cached_property
     def verdict(self) -> str:
-        """Whether all limits are met; missed where one is."""
+        """Whether all limits are met; missed if one is missed."""
         return worst(*(self.verdict_on(which) for which in range(len(self.limits))))
 
 

@@ -1,4 +1,4 @@
-"""Closed loops of `analyze --concurrency`: the steady state, simulated as `serve-sim --closed` does it."""
+"""Closed loops of `analyze --concurrency`: the steady state, simulated as in `serve-sim --closed`."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def _closed_loop(load: Load, arrival_s: list[float], come: OnRequest, events: Ev
         if (request := next(requests, None)) is not None:
             arrival_s[request] = time_s
             front_s = max(front_s, time_s) + load.apart_s
-            events.at(front_s, ARRIVAL, partial(come, request))  # after all answers of that time
+            events.at(front_s, ARRIVAL, partial(come, request))  # after all responses of this time
 
     for _ in range(min(load.users or 0, len(load))):
         ask(-1, 0.0)

@@ -78,12 +78,12 @@ class Drafts(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Tokens of each sequence in a step: its last one, and the drafts after it."""
+        """Tokens of each sequence in a step: the last generated one, and the drafts after it."""
         return self.tokens + 1
 
     @property
     def yielded(self) -> float:
-        """Tokens that a step yields of a sequence, on average."""
+        """Mean number of tokens that a step yields for a sequence."""
         return accepted_tokens(self.tokens, self.acceptance)
 
     @property

@@ -94,7 +94,7 @@ def engine_capacity(job: Workload, drafts: Drafts | None = None) -> Capacity:
 
 
 def step_times(program: Program, model: DeviceCostModel, drafts: Drafts | None) -> StepTimes:
-    """The times of steps, with verification of drafts if there are any."""
+    """The times of steps, including verification if there are drafts."""
     if drafts:
         return StepTimes(SpeculativeEstimator(program, model, drafts))
     return StepTimes(ProgramEstimator(program, model))
@@ -106,7 +106,7 @@ def cost_model_of(job: Workload) -> DeviceCostModel:
 
 
 def check_load(load: Load, room: Capacity, fills: Policy) -> None:
-    """InputError for requests that could never run: too long for the cache, or for a step, if read whole."""
+    """InputError for requests that can never run: too long for the cache, or for a step without chunks."""
     _within("the cache", load.reserved + room.rows - 1, max_request_tokens(room, fills, load.shares))
     if not fills.chunked:
         unread = load.prompt if load.shares else load.prompt - load.cached
@@ -292,7 +292,7 @@ class Profile(Immutable):
         return other
 
     def admitted(self, load: Load) -> Load:
-        """The requests that are short enough, with drafts; InputError where one of them could never run."""
+        """The requests that are short enough, with drafts; InputError if one of them can never run."""
         load = self.drafting(self.short(load))
         check_load(load, self.capacity(load.longest, load.longest_request[0]), self.policy)
         return load
@@ -491,7 +491,7 @@ def _routers(
 
 
 def _rank_bytes(profile: Profile, tokens: Array) -> Number:
-    """Cache bytes of `tokens` tokens on a rank, including a draft model's."""
+    """Cache bytes of `tokens` tokens on a rank, including the draft model."""
     own = rank_bytes(profile.job.program, 1, tokens)
     drafter = profile.drafts and profile.drafts.drafter
     return own + rank_bytes(drafter, 1, tokens) if drafter else own

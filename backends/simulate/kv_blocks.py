@@ -86,7 +86,7 @@ class BlockPool:
         return int(pages(self.groups, cached + new, flying))
 
     def prompt(self, tokens: int) -> int:
-        """Blocks that are free when a prompt is admitted as a whole."""
+        """Free blocks at the admission of a prompt as a whole."""
         if not self.groups:
             return -(-tokens // self.size)
         budget, steps = self.in_flight

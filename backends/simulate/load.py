@@ -51,8 +51,8 @@ from llmir.base.values import Figures, Immutable, figure
 
 # Accepted tokens of speculative decoding
 
-GROUP = 256  # requests that are drawn together
-GROUPS = 64  # groups that are cached
+GROUP = 256  # number of requests that are drawn together
+GROUPS = 64  # number of cached groups
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -148,12 +148,12 @@ class Load(Figures):
 
     @figure
     def written(self) -> Array:
-        """Cached tokens when a request ends: the last one that it generates is never read."""
+        """Cached tokens when a request ends: the last generated token is never processed."""
         return np.asarray(self.prompt + self.generate - 1)
 
     @figure
     def reserved(self) -> Array:
-        """Cached tokens when it ends, if it is not cancelled."""
+        """Cached tokens at its end, if it is not canceled."""
         return self.written if self.asked is None else np.asarray(self.prompt + self.asked - 1)
 
     @figure
@@ -170,7 +170,7 @@ class Load(Figures):
 
     @property
     def shares(self) -> bool:
-        """Whether prompts share prefixes that are known."""
+        """Whether prompts share known prefixes."""
         return bool(self.hashes) or self.sessions is not None
 
     @figure
@@ -317,7 +317,7 @@ def longest_length(name: str, said: object) -> int | None:
 
 
 def _law(name: str, said: object) -> tuple[str, list[float]]:
-    """The word and the numbers of a law, or of a number of tokens."""
+    """The name and the numbers of a distribution, or of a number of tokens."""
     word, _, numbers = said.strip().partition(":") if isinstance(said, str) else ("", "", "")
     if not word.isidentifier():
         tokens = integer(name, parse_field(said) if isinstance(said, str) else said, 1, LONGEST)

@@ -47,7 +47,7 @@ class SimulatedServer(Protocol):
         """Its drafts of speculative decoding."""
 
     def of(self, longest: int) -> Workload:
-        """Its workload at requests of at most `longest` tokens."""
+        """The workload with requests of at most `longest` tokens."""
 
     def prices(self) -> StepTimes:
         """The times of its steps."""
@@ -100,7 +100,7 @@ def saturation_rate(prices: StepTimes, policy: Policy, capacity: Capacity, load:
     course = serve(prices, policy, capacity, at_once).course
     start_s, end_s = np.asarray(course.start_s), np.asarray(course.end_s)
     first, last = float(np.partition(end_s, count // 5)[count // 5]), float(start_s.max())
-    if last <= first:  # in one step
+    if last <= first:  # all requests run in one step
         return count / float(end_s.max())
     served_s = np.minimum(end_s, last) - np.maximum(start_s, first)
     return float((np.maximum(served_s, 0) / (end_s - start_s)).sum()) / (last - first)
@@ -178,7 +178,7 @@ class Simulation(Figures, Result, PageExport):
 
     @property
     def policy(self) -> Policy:
-        """How the engine fills its steps."""
+        """The scheduling policy of the engine."""
         return self.profile.policy
 
     @figure
@@ -298,7 +298,7 @@ class Simulation(Figures, Result, PageExport):
 
     @figure
     def largest_rate(self) -> float:
-        """Requests a second that the server answers at most; at lower rates it is stable."""
+        """The largest stable rate of the server in requests per second."""
         if not len(self.load):
             return float("inf")
         return saturation_rate(self.profile.prices(), self.policy, self.capacity, self.load)
@@ -360,7 +360,7 @@ class Simulation(Figures, Result, PageExport):
         long = (f"{many} more tokens than the model may have; refused, and not in any figure",)
         drafts = self.profile.drafts
         verified = (drafts.note(self.job.program),) if drafts else ()
-        # Not of a report's one batch, which would leave ranks idle.
+        # Not the notes of a report with one batch, which would leave ranks idle.
         given = *program_notes(self.job.program), *self.job.prefill.plan.notes
         budget = self.job.pool.tokens if self.job.pool else self.capacity.tokens
         more = f"steps take {self.capacity.tokens:,} tokens, a prompt beside all sequences"
@@ -536,7 +536,7 @@ def _figures(replica: Simulation, duration_s: float) -> Mapping[str, Any]:
 def _part(whole: Simulation, kept: Array, warm_up: int) -> Simulation:
     """The requests of a mask; the first `warm_up` of all requests are excluded from the part, too."""
     arrays = {name: getattr(whole, name)[kept] for name in BY_REQUEST}
-    # A router sends users now here, now there.
+    # A router sends the requests of a user to different replicas.
     load = whole.load if kept.all() else replace(whole.load.only(kept), users=None)
     return replace(whole, load=load, warm_up=int(kept[:warm_up].sum()), **arrays)
 
@@ -737,7 +737,7 @@ class ServingCost(NamedTuple):
 
     @property
     def known(self) -> bool:
-        """Whether there is a figure."""
+        """Whether there is at least one value."""
         return any(figure is not None for figure in self)
 
 

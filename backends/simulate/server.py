@@ -189,7 +189,8 @@ class Policy(ABC):
     - `mixes`: Prefill shares steps with decodes; otherwise it has separate steps.
     - `ahead`: A step is filled while the previous one runs, so requests that arrive meanwhile start one step
       later.
-    - `cautious`: A prompt is admitted when all of it has blocks; otherwise when its first chunk has.
+    - `cautious`: A prompt is admitted when there are blocks for all of it; otherwise when there are blocks
+      for its first chunk.
     - `receive_interval`: Above 1, the policy looks for new requests only after this number of decode steps
       and after each prefill step; otherwise before every step.
 
@@ -205,7 +206,7 @@ class Policy(ABC):
 
     @abstractmethod
     def admits(self, server: Server, request: int, new: int) -> bool:
-        """Whether the first request that waits is admitted, to read `new` tokens in this step."""
+        """Whether the first waiting request is admitted, to prefill `new` tokens in this step."""
 
     @abstractmethod
     def relieve(self, server: Server) -> None:
@@ -418,7 +419,7 @@ class Server:
 
     @property
     def begins_s(self) -> float:
-        """When its next step begins, if it has one."""
+        """The start of its next step, if it has one."""
         return self.now
 
     @property
@@ -529,7 +530,7 @@ class Server:
         return sum(min(end - self.step + self.cancelled[request], most) for end, request in self.ends)
 
     def preempt(self, request: int) -> None:
-        """Frees the blocks of a request; its tokens are read again when it is admitted again."""
+        """Free the blocks of a request; its tokens are processed again after the next admission."""
         self.preempted += 1
         self.course.preemptions[request] += 1
         if self.sharing is not None and (free := self.policy.free(self)) >= 0:
@@ -763,7 +764,7 @@ def fast_loop(server: Server, first: int, comes_s: Sequence[float]) -> int:  # n
     # Requests before `joined` have completed prefill, those before `read` are admitted, those before `ready`
     # may be in the next step, and those before `come` have arrived.
     joined = read = begun = come = first
-    part = flying = 0  # tokens that are read of the one between, if there is one; blocks of tokens in flight
+    part = flying = 0  # tokens of a prefill between decodes, if there is one; blocks of tokens in flight
     # A heap of numbers, the step after which a request ends · `count` + the request; the first is `due`.
     count = len(prompt)
     ends = [end * count + request for end, request in server.ends]

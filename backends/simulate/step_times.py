@@ -160,7 +160,7 @@ class StepEstimator(Protocol):
     functions: tuple[Dim, ...]
 
     def __call__(self, decodes: int, sums: Sequence[Number], chunks: Chunks) -> Number:
-        """Seconds from its start to the next one's."""
+        """Seconds from the start of a step to the start of the next one."""
 
     def micro_batch(
         self, decodes: float, sums: Sequence[Number], ranks: Sequence[Chunks]
@@ -186,7 +186,7 @@ class StepTimes:
         self._known = self._rows.known
 
     def batch(self) -> DecodeBatch | None:
-        """An empty one, if steps depend on more than the sum of contexts."""
+        """An empty state, if steps depend on more than the sum of contexts."""
         return DecodeBatch(self.step.functions) if len(self.step.functions) > 1 else None
 
     def micro_batch(
@@ -389,7 +389,9 @@ def _row(code: Callable[[], TwoPartFunction], decodes: int, contexts: Array) -> 
 
 
 class RecordingEstimator:
-    """A `Step` that records of each step with prompts the sequences that decode, their tokens, and chunks."""
+    """A `Step` that records, for each step with prefill, the decoding sequences, their tokens, and the
+    chunks.
+    """
 
     def __init__(self, step: StepEstimator) -> None:
         self._step, self.functions = step, step.functions
@@ -505,8 +507,8 @@ class SpeculativeEstimator:
     """Steps in which each decoding sequence has one row for its last token and one for each draft.
 
     All decoding sequences are estimated at their mean context, which overestimates windows that some have not
-    filled. A step with prefill is one of the program, plus logits of the drafts' rows. The drafter also
-    prefills the prompts, in the step of the first draft of each sequence.
+    filled. A step with prefill is a step of the program, plus the logits of the drafts' rows. The drafter
+    also prefills the prompts, in the step of the first draft of each sequence.
     """
 
     functions: tuple[Dim, ...] = (C,)
@@ -583,7 +585,7 @@ class SpeculativeEstimator:
     def micro_batch(
         self, decodes: float, sums: Sequence[Number], ranks: Sequence[Chunks]
     ) -> tuple[float, ...]:
-        """Seconds of a step, and of its one stage: ranks share the sequences that decode evenly."""
+        """Seconds of a step, and of its one stage: ranks share the decoding sequences evenly."""
         count = int(decodes)
         context = round(sums[0] / count) if count else 0
         shares = [count // len(ranks) + (i < count % len(ranks)) for i in range(len(ranks))]

@@ -27,7 +27,7 @@ STEP = ("batch", "new", "context")
 
 
 class StepFigures(NamedTuple):
-    """Seconds of a step, and the bytes of the rank that is fullest."""
+    """Seconds of a step, and the bytes of the fullest rank."""
 
     time_s: Number
     peak_memory_bytes: Number

@@ -58,7 +58,7 @@ from .timing import Timing
 # Sums over decoding sequences
 
 _NEAR = 12  # contexts on both sides of a kink
-_TURNS = 4  # periods that are checked
+_TURNS = 4  # number of periods that are checked
 _FIRST_SAMPLES = 512
 _FAR = 1 << 22  # larger than any cache
 _DENOMINATORS = 48
@@ -389,7 +389,7 @@ class SumBinding(MixedBinding):
         return namespace(*self._given.values())
 
     def each(self, of: object, seconds: Callable[[Binding], Sequence[Number]]) -> list[Number]:
-        """It is not known of the kinds."""
+        """Not known for these kinds."""
         raise SeparatePhaseError
 
 
@@ -592,7 +592,7 @@ def _tables(of: StepEvaluator, graph: bool) -> tuple[list[TimeTable], dict[OpTim
 
 
 def _launch(of: StepEvaluator, price: OpTime, at: Binding, graph: bool) -> Number:
-    """Seconds of an op, in a graph or one by one."""
+    """Seconds of an op, in a graph or with separate launches."""
     (time,) = KINDS["graph"](price, at, of.host.hidden) if graph and of.host else KINDS["alone"](price, at, 0)
     return time
 
@@ -714,7 +714,7 @@ class PeriodicFunction(NamedTuple):
     again: Mapping[int, int]
 
     def at(self, context: int) -> int:
-        """The value there."""
+        """The value at the point."""
         over = max(0, context - len(self.values) + self.period) // self.period
         return self.values[context - over * self.period] + over * self.more
 
@@ -936,7 +936,7 @@ class Surface:
         if len(kept) != (len(self.keeps) if decodes else 0):
             self._refuse(decodes, kept)
         times: dict[Chunk, int] = {}
-        single: set[Chunk] = set()  # which go on by a token as well
+        single: set[Chunk] = set()  # sequences that also advance by one token
         for one in chunks if type(chunks) in (tuple, list) else items("chunks", chunks, PAIRS):
             chunk = _chunk(one)
             times[chunk] = times.get(chunk, 0) + 1

@@ -236,7 +236,7 @@ def op_costs(
     for op, price, _, first, known, others, priced, amounts, shape in kinds:
         time, bound, least, which = values[priced]
         figures, sizes, repeat, holding = values[amounts], values[shape], op.repeat * parts, price.held(which)
-        fields = known.copy()  # in the time that two or three entries of a new one take
+        fields = known.copy()  # in the time of two or three new entries
         if at.shape:
             time, least, *figures = (_whole(n, at) for n in (time, least, *figures))
             sizes = tuple(_whole(n, at) for n in sizes)
@@ -659,7 +659,7 @@ class StepEvaluator:
         return tuple(map(self.padding, self.rows))
 
     def padding(self, row: Row) -> bool:
-        """Whether a row does."""
+        """Whether a row is padded."""
         if self._graphs is None or not self._graphs.sizes or row.experts is not None:
             return False
         return "T" in (read := symbols(row.read)) and "C" not in read
@@ -962,7 +962,7 @@ class MixedStepEvaluator(StepEvaluator):
         return False
 
     def _reads(self, at: Binding) -> bool:
-        """However short their rest is."""
+        """Even if the remaining time is very short."""
         return True
 
     @cached_property

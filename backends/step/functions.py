@@ -178,7 +178,7 @@ class StepFunction:
     ) -> None:
         tape, at = record_tape(new)
         self.outline, self.by, self.after = Function.of(tape, SIZES, figures(at)), by, after
-        self._pairs = 0  # requested so far
+        self._pairs = 0  # requested up to now
         self._kept: dict[tuple[int, int], tuple[Callable[..., Any], tuple[Any, ...], FunctionParts]] = {}
 
     def parts(self, function: Function, **others: Function) -> FunctionParts:
@@ -187,7 +187,7 @@ class StepFunction:
 
     @cached_property
     def called(self) -> FunctionParts:
-        """With kernels as they are, each called: soon made, for single points."""
+        """With unchanged kernels, each called separately: built quickly, for single points."""
         return self.parts(self.outline)
 
     @cached_property
@@ -207,7 +207,7 @@ class StepFunction:
         return self.grid(batch, new, context) if at.shape else self.point(batch, new, context)
 
     def point(self, batch: int, new: int, context: int) -> tuple[Number, ...]:
-        """The figures at one point, as exact as Python is."""
+        """The figures at one point, with the precision of Python."""
         late, kept, _ = self._kept.get((batch, new)) or self._early(batch, new)
         found: tuple[Number, ...] = late(context, *kept)
         return found
@@ -263,7 +263,7 @@ class StepFunctionPair(StepFunction):
 
 
 class JitFunction(Generic[C]):
-    """The original function, or compiled code when it pays: at many points, or after many calls.
+    """The original function, or compiled code if it is faster: at many points, or after many calls.
 
     `make` compiles the code for a number of new tokens, None for any.
     """

@@ -53,7 +53,7 @@ class MicroBatchSizes(NamedTuple):
     """The parameters that determine the sizes at which an op time is evaluated."""
 
     micro_batches: int
-    padded: tuple[int, ...] = ()  # to the graphs of this plan; empty for the requested sizes
+    padded: tuple[int, ...] = ()  # graph sizes of this plan; empty for the requested sizes
 
 
 def launch_key(of: StepEvaluator) -> tuple[int, ...]:
@@ -81,7 +81,7 @@ class PlanStages:
         self.plans = plans
         self.sizes: dict[
             MicroBatchSizes, tuple[int, StepEvaluator]
-        ] = {}  # with their numbers, and a plan that has them
+        ] = {}  # with their numbers, and a plan that contains them
         self.distinct: dict[OpTime, int] = {}
         self._known: dict[int, tuple[OpTime, int]] = {}  # by identity; the reference prevents reuse of the id
         # The sizes and op times of the stages, numbered by the share that a graph hides.
@@ -269,7 +269,7 @@ class BatchPoints:
 
     @cached_property
     def _beside(self) -> Array:
-        """The overhead that `_served` adds if launches never delay kernels."""
+        """The overhead of an engine whose launches never delay kernels."""
         return self._served(np.zeros((len(self.stages.each), *(1,) * len(self.shape))))
 
     def _served(self, seconds: Array) -> Array:

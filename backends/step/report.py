@@ -1,4 +1,4 @@
-"""`Report`: the cost of one step, evaluated when a figure is read; its memory and its timeline.
+"""`Report`: the cost of one step, evaluated when a figure is accessed; its memory and its timeline.
 
 `Footprint` contains memory figures, each of the stage with the largest value. `Report` has seconds, FLOPs and
 bytes of the step and a row for each op (`ops`), at one point or on a grid of points. `timeline` lists the
@@ -625,7 +625,7 @@ class _StageTimeline:
             start_s = end_s
 
     def wait(self, start_s: float, end_s: float, micro_batch: int) -> Iterator[TimeSlice]:
-        """A wait for other stages, before a micro-batch or after the last, if there is one."""
+        """A wait for other stages, before a micro-batch or after the last one, if there is one."""
         if end_s > start_s:
             name = f"{self.prefix}{BUBBLE}"
             wait: _Fields = {

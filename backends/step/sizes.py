@@ -73,7 +73,7 @@ def binding(micro_batches: int, batch: Number, new: Number, context: Number) -> 
             f"batch: expected a multiple of the {micro_batches} micro-batches, got {show_value(batch)}"
         )
     each = batch if micro_batches == 1 else batch // micro_batches
-    # `counts` has copied these.
+    # `counts` has already copied these arrays.
     make = PackedBinding if any(map(is_packed, (batch, new, context))) else Binding.keeping
     return make(B=each, T=new, C=context)
 

@@ -139,7 +139,7 @@ class Timing:
 
     @property
     def bubble(self) -> Number:
-        """The share of a step, alone, that stages wait.
+        """The share of a single step that stages wait.
 
         >>> Timing((1.0,) * 4, micro_batches=5).bubble
         0.375

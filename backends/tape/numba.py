@@ -136,7 +136,9 @@ def compiled(function: Function, rows: Collection[str] = ()) -> Callable[..., tu
             tables = [_table(side, size) for side, size in zip(sides, sizes, strict=True)]
         except ValueError:  # an axis that both vary along
             return numpy.compiled(function)(*inputs)
-        results = np.empty([len(types), *map(prod, sizes)])  # one allocation, so that its pages are reused
+        results = np.empty(
+            [len(types), *map(prod, sizes)]
+        )  # a single allocation, so that its pages are reused
         _machine(source)(*tables, given, results)
         ordered = [shape[axis] for axis in (*own, *others)]
         moved = (np.moveaxis(r.reshape(ordered), range(len(shape)), (*own, *others)) for r in results)

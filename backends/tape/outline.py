@@ -28,7 +28,7 @@ NONE = -1  # no node
 
 
 class Outline(Tape):
-    """A tape on which a function that is called stays one node."""
+    """A tape on which a called function stays one node."""
 
     def call(self, function: Function, *operands: Operand) -> Operand:
         """The function of the operands as a node; a number if all operands are numbers."""
@@ -92,7 +92,7 @@ class _ChoiceBounds:
 
     @property
     def roots(self) -> tuple[int, ...]:
-        """The whole numbers that are bounded."""
+        """The integers that are bounded."""
         return tuple(self._ranges)
 
     @cached_property
@@ -105,7 +105,7 @@ class _ChoiceBounds:
 
     @cached_property
     def _whole(self) -> set[int]:
-        """The nodes that are whole numbers wherever inputs are, and that counts alone decide."""
+        """The nodes that are integers if the inputs are, and that depend on counts alone."""
         found = {number for number, name in self.outline.inputs.items() if name in self.counts}
         decided = set(found)
         for number in self.outline.live:

@@ -22,7 +22,7 @@ from .record import NOTHING, Function, KeptArguments
 
 # Interval arithmetic
 
-LAST = 4.5e-16  # two last digits of a float64
+LAST = 4.5e-16  # two units in the last place of a float64
 
 
 class Range(NamedTuple):
@@ -202,7 +202,7 @@ class Choices:
         self._within: set[int] = set()
         self.all = self._found()
         self.order = tuple(number for number in function.live if number not in self._within)
-        # Choices, and nodes with one among their operands or indirect operands.
+        # Choices, and nodes with a choice among their operands or indirect operands.
         self._decided = set(self.all)
         for number in self.order:
             if not self._decided.isdisjoint(self.operands(number)):
@@ -365,7 +365,7 @@ class Choices:
 
 
 def _range_ends(kind: str, given: list[Range]) -> tuple[list[Any], list[Any]]:
-    """Lower and upper ends, so that the least is chosen."""
+    """Lower and upper ends, so that the smallest is chosen."""
     if kind == "minimum":
         return [x.low for x in given], [x.high for x in given]
     return [-x.high for x in given], [-x.low for x in given]

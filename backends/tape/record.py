@@ -133,7 +133,7 @@ class Tape:
 
 
 def _simpler(function: str, operands: tuple[Operand, ...]) -> Operand | None:
-    """The operand or the constant that it is, if it is one."""
+    """The operand or the constant that equals the result, if there is one."""
     if function == "where":
         condition, *branches = operands
         if isinstance(condition, Symbol):
@@ -180,7 +180,7 @@ def _operator(function: str) -> tuple[Operator, Operator]:
 
 
 class Symbol:
-    """A number that is not known yet: operators on it are recorded. It decides no branch."""
+    """A number that is not known yet: operators on it are recorded. It cannot decide a branch."""
 
     __slots__ = ("number", "tape")
     __array_ufunc__ = None  # numpy's functions reject it
@@ -224,7 +224,7 @@ class Symbol:
 
 
 def tape_of(operands: Iterable[Operand]) -> Tape | None:
-    """The tape of the first symbol among them that is not outside."""
+    """The tape of the first symbol that is not external."""
     return next((x.tape for x in operands if isinstance(x, Symbol) and not x.tape.outside), None)
 
 

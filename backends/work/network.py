@@ -3,10 +3,10 @@
 Nodes: device 0 is the first device of the first node, and pipeline stages follow one another
 (`RankTopology`, `check_nodes`).
 
-Algorithms: a rank that sends s bytes over h hops takes h · latency + s / bandwidth (Thakur, Rabenseifner
-and Gropp 2005, section 3). All links of a rank are busy at once, since chunks are pipelined, and the
-slowest link decides. The time is a lower bound; an unpublished latency counts as 0. `network_limit` is the
-entry point, `collective_routes` lists the routes that are fastest at some size.
+Algorithms: a rank that sends s bytes over h hops takes h · latency + s / bandwidth (Thakur, Rabenseifner and
+Gropp 2005, section 3). All links of a rank are busy at once, since chunks are pipelined, and the slowest link
+decides. The time is a lower bound; an unpublished latency counts as 0. `network_limit` is the entry point;
+`collective_routes` lists the routes that are fastest at some size.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def split_group(device: Device, group: tuple[int, ...]) -> tuple[tuple[int, ...]
 
 @lru_cache(maxsize=256)
 def one_node(device: Device, ranks: int) -> tuple[Device, int]:
-    """The device as if all ranks were in one machine, and the number of ranks that one has."""
+    """The device as if all ranks were in one node, and the number of ranks of one node."""
     most = max(device.node.devices, BOX) if device.node else ranks
     return replace(device, node=None), min(ranks, most)
 
@@ -198,14 +198,14 @@ def _others(n: int) -> Fraction:
 # and 4.3; Patarasuk & Yuan 2009).
 RING = CollectiveAlgorithm("ring", lambda n: n - 1, _others)
 RING_SUM = CollectiveAlgorithm("ring", lambda n: 2 * (n - 1), lambda n: 2 * _others(n))
-# Half of it up and down each of two binary trees. A rank is a leaf of one and within the other, so that it
-# sends a half to two parents and to two children (Sanders, Speck & Träff 2009; NCCL since 2.4).
+# Half of the payload up and down each of two binary trees. A rank is a leaf of one tree and an inner node of
+# the other. It sends a half to two parents and to two children (Sanders, Speck & Träff 2009; NCCL since 2.4).
 TREE = CollectiveAlgorithm("tree", lambda n: 2 * (n - 1).bit_length(), lambda n: Fraction(2), pieces=False)
 # Pieces go straight to where they belong: step by step (Thakur et al. 2005, "pairwise exchange"), or at once.
 PAIRWISE = CollectiveAlgorithm("pairwise", lambda n: n - 1, _others)
 DIRECT = CollectiveAlgorithm("direct", lambda n: 1, _others, direct=True)
-# Everything to everyone, or a piece to each and the sums back, as serving engines' own kernels do (1stage and
-# 2stage in vLLM's custom_all_reduce.cuh, ONESHOT and TWOSHOT in TensorRT-LLM).
+# All data to all ranks, or a piece to each and the sums back, as in the kernels of serving engines (1stage
+# and 2stage in vLLM's custom_all_reduce.cuh, ONESHOT and TWOSHOT in TensorRT-LLM).
 ONE_SHOT = CollectiveAlgorithm("one-shot", lambda n: 1, lambda n: Fraction(n - 1), direct=True, pieces=False)
 TWO_SHOT = CollectiveAlgorithm("two-shot", lambda n: 2, lambda n: 2 * _others(n), direct=True)
 # Switches add up their inputs and send the sum to all: each rank sends its payload once (SHARP, Graham et al.

@@ -197,7 +197,7 @@ class Row:
     reads: tuple[tuple[str, Size], ...]
     writes: tuple[tuple[str, Size], ...]
     experts: ExpertTypes | None = None
-    turns: int = 0  # weights of a benchmark that are used one after another; 0 as in a model
+    turns: int = 0  # number of weights of a benchmark that are used in turn; 0 as in a model
 
     @property
     def op(self) -> tuple[int, int]:
@@ -274,7 +274,9 @@ Types = tuple[Tensor, ...]
 
 
 def _local(op: Op, operands: Types, results: Types, mesh: Mesh) -> tuple[Op, Types, Types, Mesh]:
-    """The types and mesh that determine the work of an op: those of one rank, with the axes it joins."""
+    """The types and mesh that determine the work of an op: those of one rank, with the axes of its
+    collective.
+    """
     if op.lone:
         return (
             op,

@@ -48,7 +48,7 @@ _IGNORED = "constants, vision and audio parts, input scales"
 
 @dataclass(frozen=True)
 class Difference:
-    """One tensor, or one total, that is not as it should be."""
+    """One tensor, or one total, that differs from the expected one."""
 
     name: str
     expected: str
@@ -202,7 +202,9 @@ def _uses(at: Instance) -> Iterator[_Use]:
 
 
 def _stored(at: Instance) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """The name and shape of each part of this weight: one for each layer, and for each expert if named so."""
+    """The name and shape of each part of this weight: one for each layer, and for each expert if the name has
+    it.
+    """
     op, type = at.node.op, at.node.results[0]
     if not op.param:
         return

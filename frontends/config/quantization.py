@@ -94,7 +94,7 @@ def quantizes(program: Program, apart: UnquantizedModules, blocks: frozenset[str
 
 
 def pattern(module: str) -> str:
-    """How a plan calls the module in all layers and experts."""
+    """The name of the module of all layers and experts in a plan."""
     return layer_name(module, "*").replace("{expert}", "*")
 
 
@@ -281,7 +281,7 @@ def _mxfp4(config: Config, entries: tuple[str, ...]) -> Options:
 
 
 def _bitsandbytes(config: Config, entries: tuple[str, ...]) -> Options:
-    """In 8 bits both operands, outliers aside; in 4 bits weights alone, under scales of 64."""
+    """In 8 bits both operands, except outliers; in 4 bits weights alone, with one scale per 64 elements."""
     eight, four = (config.flag(f"load_in_{bits}bit", False) for bits in (8, 4))
     if eight == four:
         raise config.error(
@@ -390,6 +390,6 @@ def _scheme(
 
 
 def _blocks(program: Program) -> list[str]:
-    """The blocks that have products."""
+    """The blocks with matrix products."""
     nodes = (n for g in program.graphs.values() for n in g.nodes)
     return list(dict.fromkeys(n.op.block for n in nodes if n.op.matrices))

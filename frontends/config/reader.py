@@ -75,7 +75,7 @@ class Config:
         self.fields = MappingProxyType({**self.fields, **absent})
 
     def absent(self, *keys: str) -> None:
-        """Take null for absent in these fields, as their class does."""
+        """Treat null as absent in these fields, as their class does."""
         left = {k: v for k, v in self.fields.items() if k not in keys or v is not None}
         self.fields = MappingProxyType(left)
 
@@ -208,7 +208,9 @@ class Config:
         self._refuse(key, f"{show(value)} is not modelled ({reason}); {choices} is")
 
     def fixed(self, reason: str, **usual: object) -> None:
-        """Refuse (or, when lenient, note) each field that is there, not null, and not as `usual`."""
+        """Refuse (or, with `lenient`, note) each field that is present, not null, and different
+        from `usual`.
+        """
         for key, value in usual.items():
             self.unmodelled(key, (None, value), reason)
 
@@ -304,7 +306,7 @@ def read(model: object, *, lenient: bool = False) -> Config:
 # The fact of a program that states how its checkpoint is quantized.
 METHOD = "quant_method"
 
-# These fields do not affect the logits of a forward pass over tokens and a cache.
+# These fields do not affect the logits of a forward pass with tokens and a cache.
 _INERT = {
     "it names the model, its files or what wrote them": """
         architectures auto_map finetuning_task is_llama_config model_name model_type name_or_path

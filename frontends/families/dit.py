@@ -38,7 +38,7 @@ def dit(config: Config) -> Diffusion:
         patches=(edge // side) ** 2,
         side=side,
         channels=(channels, config.optional_integer("out_channels") or channels),
-        labels=config.integer("num_embeds_ada_norm", 1000) + 1,  # and one for no label
+        labels=config.integer("num_embeds_ada_norm", 1000) + 1,  # one more for no label
         mixer=Attention(heads, heads, size, None, out_bias=True, **of),
         mlp=Mlp(4 * hidden, True, "ff.net", matrices=("0.proj", "2"), activation="gelu_tanh"),
         eps=config.number("norm_eps", 1e-5),

@@ -33,7 +33,7 @@ TANH = "gelu_pytorch_tanh"
 
 
 def rounded(x: float, dtype: str) -> float:
-    """The nearest number of that type."""
+    """The nearest number of this dtype."""
     fraction, exponent = frexp(x)
     return ldexp(round(ldexp(fraction, _MANTISSA[dtype])), exponent - _MANTISSA[dtype])
 
@@ -50,7 +50,7 @@ def _scaled(config: Config, architecture: str, stack: tuple[LayerLike, ...], **d
 
 
 def _gemma(config: Config, architecture: str, stack: tuple[Layer, ...], **differences: Any) -> Decoder:
-    """With norms that store their weights less 1."""
+    """With norms that store their weights minus 1."""
     norm = Norm(config.number("rms_norm_eps", 1e-6), offset=1.0)
     return _scaled(config, architecture, stack, norm=norm, **differences)
 
@@ -58,7 +58,7 @@ def _gemma(config: Config, architecture: str, stack: tuple[Layer, ...], **differ
 def by_layer(
     config: Config, architecture: str, stack: tuple[LayerLike, ...], size: int, **differences: Any
 ) -> Decoder:
-    """With plain norms, and `size` numbers for each layer, times √size, that it reads of the token itself."""
+    """With plain norms, and `size` numbers of each token per layer, scaled by √size."""
     rows = config.integer("vocab_size_per_layer_input", 262144)
     table = LayerTable(rows, len(stack), size, rounded(size**0.5, config.dtype())) if size else None
     return _scaled(config, architecture, stack, layer_table=table, **differences)

@@ -34,7 +34,7 @@ def _scale(config: Config) -> float | None:
 
 
 def _learned(config: Config, architecture: str, rows: int, mixer: Attention, mlp: Mlp) -> Decoder:
-    """A stack with a table of positions."""
+    """A stack with a table of learned positions."""
     norm, table = layer_norm(config, "layer_norm_epsilon"), LearnedPositions("transformer.wpe", rows)
     stack = (Layer(mixer, mlp, Norms("ln_1", before_mlp="ln_2")),) * layers(config)
     how: dict[str, Any] = {"norm": norm, "names": _NAMES, "learned": table}

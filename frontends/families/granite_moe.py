@@ -31,7 +31,7 @@ def granite_moe_shared(config: Config) -> Decoder:
 
 @family("GraniteMoeSWAForCausalLM", "granitemoe_swa")
 def granite_moe_swa(config: Config) -> Decoder:
-    """GraniteMoeSWAForCausalLM: that with windows and sinks."""
+    """GraniteMoeSWAForCausalLM: Granite MoE with windows and sinks."""
     return _granite(config, "GraniteMoeSWAForCausalLM", windowed(config, scored(config)), _always(config))
 
 

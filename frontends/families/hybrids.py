@@ -52,7 +52,7 @@ def bamba(config: Config) -> Decoder:
 
 @family("GraniteMoeHybridForCausalLM", "granitemoehybrid")
 def granite_hybrid(config: Config) -> Decoder:
-    """GraniteMoeHybridForCausalLM: Granite's multipliers, a shared MLP, and maybe experts."""
+    """GraniteMoeHybridForCausalLM: Granite's multipliers, a shared MLP, and optional experts."""
     bias, scale = config.flag("attention_bias", False), config.number("attention_multiplier", 1.0)
     how: dict[str, Any] = {"qkv_bias": bias, "out_bias": bias, "scale": scale}
     config.unmodelled("position_embedding_type", (None, "nope", "rope"), "other positions")

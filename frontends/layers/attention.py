@@ -135,7 +135,7 @@ class Attention:
 
     @property
     def sees(self) -> str:
-        """Whether it sees all keys or a part, as configs call it."""
+        """The name of the kind in configs: full, or partial."""
         word = self.mask.partition("(")[0]
         return "sparse" if self.blocks else {"window": "sliding", "chunk": "chunked"}.get(word, "full")
 
@@ -217,7 +217,7 @@ class Attention:
         return k, v
 
     def _sinks(self, at: Blocks) -> list[Value]:
-        """The score of each head's sink, if there are some."""
+        """The score of each head's sink, if there are sinks."""
         with at.b.block("attention"):
             return [at.weight("g r", "sinks", f"{self.module}.{self.sinks}")] if self.sinks else []
 
@@ -236,7 +236,7 @@ class Attention:
             return pair
 
     def _norm(self, at: Blocks, x: Value, name: str, param: str, axes: str) -> Value:
-        """q or k of these axes, normed if they are and not as a pair."""
+        """q or k with these axes, normalized unless both are normalized as a pair."""
         if self.qk_norm in ("", "pair"):
             return x
         if self.qk_norm == "bare":

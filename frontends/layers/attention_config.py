@@ -104,7 +104,7 @@ def _ropes(config: Config, size: int) -> tuple[Rope, Rope]:
 
 _INDEX_LAYER_TYPES = ("full_attention", "minimax_m3_sparse")
 _OBJECT = "sparse_attention_config"
-# Inside this object, or at its level.
+# Inside this object, or next to it.
 _INDEX_SIZES = {
     "index_n_heads": ("sparse_num_index_heads", 4),
     "index_head_dim": ("sparse_index_dim", 128),

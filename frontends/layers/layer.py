@@ -259,12 +259,12 @@ def fold(kinds: tuple[int, ...]) -> tuple[Times, ...]:
     if len(plain) <= 3 or len(kinds) > LONGEST:  # a period is three repeats, or more
         return plain
     size = len(kinds)
-    turns = [0]  # how often the kind has changed up to a layer
+    turns = [0]  # number of changes of the kind up to a layer
     for before, kind in pairwise(kinds):
         turns.append(turns[-1] + (before != kind))
     alike = [0] * (size + 1)  # for each length, the layers from here on that repeat
     best = [0] * (size + 1)  # repeats for the layers from one on
-    parts = [(0, 0)] * size  # and the first of them: its length and times
+    parts = [(0, 0)] * size  # and the first of them: its length and its number of repeats
     for start in reversed(range(size)):
         best[start] = size + 1
         for length in range(1, size - start + 1):
@@ -394,7 +394,7 @@ class LayerLike(Protocol):
 
     @property
     def streams(self) -> Streams | None:
-        """How residuals go on, if in several streams that are mixed by the token."""
+        """The way in which residuals continue, for several streams that are mixed by token."""
 
     @property
     def kinds(self) -> tuple[str, ...]:

@@ -45,7 +45,7 @@ class Mlp:
 
     @property
     def kind(self) -> str:
-        """Whether all of it is activated."""
+        """Whether the whole activation is used."""
         return "sparse" if self.sparsity else "dense"
 
     def build(self, blocks: Blocks, x: Value) -> Value:
@@ -172,7 +172,7 @@ class Moe:
 
     @property
     def kind(self) -> str:
-        """Whether a table chooses."""
+        """Whether a table selects the experts."""
         return "hash_moe" if self.routing.table else "moe"
 
     def build(self, blocks: Blocks, x: Value) -> Value:

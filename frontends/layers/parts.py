@@ -224,7 +224,7 @@ def draft(
 
 
 def either_field(config: Config, first: str, second: str, default: int) -> int:
-    """A number in one of two spellings, which agree if both are there."""
+    """A number in one of two spellings, which must agree if both are present."""
     spellings = [key for key in (first, second) if key in config]
     found = [config.integer(key) for key in spellings]
     if len(set(found)) > 1:
@@ -239,7 +239,7 @@ def moe(config: Config, count: int, chosen: int, width: int, **differences: Any)
 
 
 def check_chosen(config: Config, experts: Moe) -> Moe:
-    """The experts, unless a token is to choose more than there are."""
+    """The experts, unless a token chooses more than there are."""
     config.unmodelled("hidden_act", ("silu", "swish"), "another activation of experts")
     if experts.chosen > experts.count:
         fact = f"{experts.chosen} is more than the {experts.count} experts"

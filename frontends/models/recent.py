@@ -139,6 +139,6 @@ _ALL: tuple[tuple[str, int, Mapping[str, object], tuple[str, ...]], ...] = (
 
 
 def presets() -> Iterator[Preset]:
-    """Every one of them."""
+    """All models of this file."""
     for hf_id, parameters, config, aliases in _ALL:
         yield Preset(hf_id.partition("/")[2], hf_id, config, parameters, aliases)

@@ -1,6 +1,6 @@
 """Models whose checkpoints contain custom code, which is never run.
 
-Shapes: the released configs. Totals: the checkpoints at the ids' pages on huggingface.co.
+Shapes: the released configs. Totals: the checkpoints on the pages of the ids on huggingface.co.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ _ALL: tuple[tuple[str, str, str, int, Mapping[str, object], tuple[str, ...]], ..
 
 
 def presets() -> Iterator[Preset]:
-    """Every one of them."""
+    """All models of this file."""
     for hf_id, architecture, kind, parameters, own, aliases in _ALL:
         config = {"architectures": [architecture], "model_type": kind, **own}
         yield Preset(hf_id.partition("/")[2], hf_id, config, parameters, aliases)

@@ -180,7 +180,7 @@ _ALIASES = {
 
 
 def presets() -> Iterator[Preset]:
-    """Every one of them."""
+    """All models of this file."""
     for hf_id, (parameters, *values), shared, own in _ALL:
         name = hf_id.partition("/")[2]
         config = {**shared, **own, **dict(zip(_COLUMNS, values, strict=True))}

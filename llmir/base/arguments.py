@@ -128,7 +128,7 @@ def path(name: str, value: object, *, error: Error = InputError) -> Path:
 
 
 def counts(name: str, value: object, least: int = 0, most: int = MOST) -> Number:
-    """An integer in a range, or a read-only float64 array of such, a copy.
+    """An integer in a range, or a read-only float64 array of integers, as a copy.
 
     >>> counts("batch", [1, 2.0]), counts("batch", np.int8(3), 1)
     (array([1., 2.]), 3)

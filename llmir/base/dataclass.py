@@ -1,4 +1,4 @@
-"""A `dataclass` decorator with the results of the standard one that is quicker to define.
+"""A `dataclass` decorator with the results of the standard one, but faster to define.
 
 The standard decorator writes and compiles six methods for each class, which took most of the start-up time.
 Here only `__init__` of a frozen class is compiled, when its first instance is made; the other methods are
@@ -57,7 +57,9 @@ else:
 
 
 def _adds_nothing(kind: type) -> bool:
-    """Whether its only base is a frozen dataclass with all of its fields, so that it is built as that is."""
+    """Whether its only base is a frozen dataclass with all of its fields, so that it can be built in the same
+    way.
+    """
     (base, *others), own = kind.__bases__, vars(kind)
     return (
         not others

@@ -26,7 +26,7 @@ class HardwareError(LlmirError):
 
 
 class ParseError(LlmirError):
-    """Text that is not IR, a pipeline, or a dimension; names the line."""
+    """Text that is not IR, a pipeline, or a dimension; the message names the line."""
 
 
 class VerifyError(LlmirError):
@@ -34,7 +34,7 @@ class VerifyError(LlmirError):
 
 
 class PassError(LlmirError):
-    """A pass that failed; names the pipeline so far."""
+    """A failed pass; the message contains the pipeline up to it."""
 
 
 class InputError(LlmirError):
@@ -46,7 +46,7 @@ class PluginError(LlmirError):
 
 
 class PluginWarning(UserWarning):
-    """An installed plugin that cannot be loaded; all else works."""
+    """An installed plugin that cannot be loaded; everything else works."""
 
 
 class OutputError(LlmirError):

@@ -175,7 +175,7 @@ class _Document:
             for under in ended.merged:
                 ended.value = {**under, **ended.value}
             self.name(ended.anchor, (ended.value, ended.size, ended.height))
-            self.nodes -= ended.size  # which `put` counts again
+            self.nodes -= ended.size  # a count that `put` increments again
             self.put(ended.value, ended.size, ended.height, ended.at)
         elif kind == "AliasEvent":
             if event.anchor not in self.named:
@@ -367,7 +367,7 @@ def load_json(data: bytes, budget: Budget) -> Any:
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         raise UnreadableError(f"broken JSON at {where}: {error.msg}") from None
-    except (RecursionError, ValueError) as error:  # past limits of Python that are lower than ours
+    except (RecursionError, ValueError) as error:  # beyond lower limits of Python
         raise UnreadableError(f"broken JSON: {plain(str(error))}") from None
 
 

@@ -25,7 +25,7 @@ from llmir.base.registry import Kind, blame, load_plugin
 
 # --- Commands ---
 
-# Options of files that are written, and the files that are read in a folder that is a model.
+# Options of files that are written, and the files that are read if a model is a folder.
 OUTPUTS = ("output_file", "requests_out", "steps_out", "trace_out")
 FOLDER_INPUTS = ("config.json", "hf_quant_config.json", "model.safetensors.index.json")
 
@@ -172,7 +172,7 @@ class ClosedStream(io.TextIOBase):
         self.name = name
 
     def read(self, *_: object) -> Any:
-        """`OSError`, and so does `write`."""
+        """Raises `OSError`, and so does `write`."""
         raise OSError(errno.EBADF, "it is closed", self.name)
 
     write = read
@@ -271,7 +271,7 @@ def line(label: str, message: str) -> None:
 
 # --- Progress ---
 
-SOON_S = 1.0  # work that is done by then needs no line
+SOON_S = 1.0  # work that ends before this time needs no progress line
 
 
 @contextmanager

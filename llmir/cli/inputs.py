@@ -144,7 +144,7 @@ def around(given: Mapping[str, Any], *pipeline: Step) -> list[Step]:
 
 
 def deployment(given: Mapping[str, Any]) -> Deployment:
-    """The types and ranks that the options ask for; `InputError` for types that are empty."""
+    """The dtypes and ranks of the options; `InputError` for empty dtypes."""
     from llmir.api.deployment import Deployment
     from llmir.passes.modules import plan_file
 

@@ -20,7 +20,7 @@ from .app import app
 from .guard import is_loopback
 from .worker import Worker
 
-_NEAR = 100  # ports after one in use that are tried
+_NEAR = 100  # number of ports after a used one that are tried
 CONNECTIONS = 256  # number of connections at once; one more closes the oldest idle one
 HEADERS_S = 10.0  # seconds to receive the head of a request
 STOP_S = 2  # seconds for requests to end after the server stops
@@ -96,7 +96,7 @@ class _Connection(H11Protocol):
             next(iter(self._waiting))._give_up()
 
     def data_received(self, data: bytes) -> None:
-        """Read on, until a request is there."""
+        """Read until a request is received."""
         super().data_received(data)
         if self._is_idle():
             self._wait()
@@ -126,7 +126,7 @@ class _Connection(H11Protocol):
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """A socket that listens there."""
+    """A socket that listens at the address."""
     try:
         return _listener(host, port)
     except (OSError, UnicodeError) as error:

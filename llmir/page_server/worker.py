@@ -25,7 +25,7 @@ from . import request
 from .guard import RejectionError
 
 LONGEST = 20.0  # seconds per configuration
-LARGEST = 5_000_000  # bytes of one, as of a page
+LARGEST = 5_000_000  # number of bytes of a configuration, as for a page
 GROWTH = (
     40 << 20
 )  # number of bytes above the memory after the first configuration from which a new process takes over
@@ -115,7 +115,7 @@ class Worker:
         """End the process, if there is one; a call that waits for it in another thread is rejected."""
         pipe, self._pipe = self._pipe, None
         if pipe is not None:
-            self._process.kill()  # which wakes a thread that waits at the pipe
+            self._process.kill()  # this wakes a thread that waits at the pipe
             self._process.join()
             pipe.close()
 
@@ -154,11 +154,11 @@ def _limit_memory() -> None:
 
 def _size() -> int:
     """Current or peak memory of this process in bytes; 0 if the system does not report it."""
-    with suppress(OSError, ValueError):  # on Linux `getrusage` counts the parent before the fork too
+    with suppress(OSError, ValueError):  # on Linux `getrusage` also counts the parent before the fork
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     try:
         import resource
     except ImportError:
         return 0
-    unit = 1 if sys.platform == "darwin" else 1024  # bytes there, kilobytes elsewhere
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes on macOS, kilobytes elsewhere
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

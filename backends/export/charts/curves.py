@@ -24,7 +24,7 @@ from .frame import MARKS, LineStyle, axes, counts, hatch_region, head, line, not
 
 # Points of curves
 
-LARGEST = 1 << 14  # the largest batch that is drawn
+LARGEST = 1 << 14  # the largest batch of a curve
 FURTHEST = 1 << 20  # context in tokens, for models without a maximum
 PICKED = ("batch", "new", "time_s", "error", "fits")
 
@@ -44,7 +44,7 @@ class StepCurve(NamedTuple):
 
 
 class CurveGroup(NamedTuple):
-    """Some curves, the head above them, and the first value that does not fit, if that is known."""
+    """Some curves, the title above them, and the first value that does not fit, if known."""
 
     title: str
     lines: tuple[str, ...]
@@ -226,7 +226,7 @@ def context(data: Workload | Report | Sweep, ax: Any = None) -> Any:
 
 
 def _within(curve: StepCurve) -> Array:
-    """Seconds less and more by the error that is known."""
+    """Lower and upper bounds of the seconds by the known error."""
     return np.asarray(curve.time_s * (1 + np.array([[-1], [1]]) * curve.error))
 
 

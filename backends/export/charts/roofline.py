@@ -33,7 +33,7 @@ from .frame import (
 WHOLE, LEAST = 3600.0, 70.0  # area of a mark of all the step, and of one that its letter just fits in
 NAMED = 0.04  # share of a step from which an op is labeled
 SHAPES = ("s", "o", "^", "D")
-NEAR = 17.0  # points between marks that are named together
+NEAR = 17.0  # distance in points of marks that share a label
 
 
 class RooflinePoint(NamedTuple):
@@ -218,7 +218,7 @@ def _named(
 
 
 def _merge_labels(ax: Any, found: Sequence[RooflinePoint]) -> list[list[RooflinePoint]]:
-    """Group ops that are so close that one label names them, the largest first."""
+    """Group ops that are close enough to share one label, the largest first."""
     groups: list[list[RooflinePoint]] = []
     scale = 72 / ax.figure.dpi
     place = {op: ax.transData.transform((op.intensity, op.flops_per_s)) * scale for op in found}

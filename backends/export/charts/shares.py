@@ -119,7 +119,9 @@ LAST = (*OVERHEAD_ROWS.values(), BUBBLE)
 
 
 class ShareTable(NamedTuple):
-    """All that is drawn: columns of amounts, seconds by phase, and the rows that any of them has."""
+    """The content of the chart: columns of amounts, seconds by phase, and the rows with a value in any of
+    them.
+    """
 
     columns: Mapping[str, ShareColumn]
     seconds: Mapping[str, TimeColumn]
@@ -140,7 +142,7 @@ def table(program: Program, of: Mapping[str, Report], by: str) -> ShareTable:
 
 
 def height(program: Program, of: Mapping[str, Report], by: str) -> float:
-    """Inches that a page of these needs."""
+    """Height in inches on a page."""
     return 2.2 + 0.4 * len(table(program, of, by).rows) * max(1.0, len(of) / 2)
 
 

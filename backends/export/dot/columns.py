@@ -531,7 +531,7 @@ class OpColumn:
         return found
 
     def _op(self, box: Box) -> Tile:
-        """The tile of an op; equal layers have equal tiles."""
+        """The tile of an op; ops of equal layers share a tile."""
         tile = self.made.get(id(box.cost))
         if tile is None:
             tile = self.made[id(box.cost)] = op_tile(self.outline, box, self.inner, full=self.full)
@@ -642,7 +642,7 @@ class OpColumn:
 
 
 def inside_id(items: Sequence[Tile | Frame]) -> str:
-    """The id of the first of some items."""
+    """The id of the first item."""
     return items[0].id
 
 

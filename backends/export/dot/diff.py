@@ -204,7 +204,7 @@ class _Panel:
         return y + _GAP
 
     def _as_is(self, changes: Iterable[Change]) -> Tile:
-        """Ops that are as before, in one tile over both columns."""
+        """Unchanged ops, in one tile over both columns."""
         parts = [p for c in changes for p in c.after]
         time = units.time(sum(map(self._time, parts)))
         inner = _ACROSS - 2 * INSET

@@ -192,7 +192,7 @@ class Tile:
     high: float
     paint: BoundColors
     tip: str = ""
-    inset: float = 0.0  # between its right edge and the end of text that is aligned there
+    inset: float = 0.0  # distance between the right edge and the end of right-aligned text
 
     @property
     def content(self) -> str:
@@ -213,7 +213,7 @@ class Frame:
 
     @property
     def tiles(self) -> Iterator[Tile]:
-        """All tiles in it but heads, downwards."""
+        """All tiles in it except heads, from top to bottom."""
         for item in self.items:
             yield from (item,) if isinstance(item, Tile) else item.tiles
 

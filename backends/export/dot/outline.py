@@ -188,7 +188,7 @@ class LayerSection:
 
     @property
     def title(self) -> str:
-        """The name, with `layer` added if the name lacks it."""
+        """The name, with `layer` added if the name does not contain it."""
         words = self.prefix.split(".")
         if len(self.folded) > 1 and words[-1].isdigit():
             words.pop()
@@ -239,7 +239,7 @@ def unique_bodies(sections: Sequence[LayerSection]) -> Iterator[LayerSection]:
 
 
 def group_norms(boxes: Iterable[Box]) -> tuple[Box, ...]:
-    """The boxes with each norm put to the part of the layer that it prepares."""
+    """The boxes; each norm belongs to the part of the layer that it prepares."""
     found: list[Box] = []
     following = ""
     for box in reversed(list(boxes)):
@@ -312,7 +312,7 @@ class Inlet:
 class DataEdge:
     """Dataflow from one box or inlet to another: `values` by name, each with its type.
 
-    `like` means that the head's result has the type of one of them.
+    `like` means that the result of the head has the type of one of them.
     """
 
     tail: str
@@ -339,7 +339,7 @@ class StageOutline:
 
 @dataclass(frozen=True, eq=False)
 class StepOutline:
-    """All that is drawn of one step."""
+    """The content of a picture of one step."""
 
     report: Report
     stages: tuple[StageOutline, ...]

@@ -87,7 +87,7 @@ def _canvas(job: Job, level: str | None, phase: str) -> Canvas:
 
 
 def _default_level(panels: Sequence[StepOutline]) -> str:
-    """Each op of a layer, unless there are too many to be readable."""
+    """Each op of a layer, unless the picture would not be readable."""
     counts = (len(section.boxes) for of in panels for section in of.sections if section.prefix)
     return "overview" if max(counts, default=0) > MOST_OPS else "layer"
 

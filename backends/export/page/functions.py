@@ -176,7 +176,7 @@ class Listing(FunctionUses):
 
     @property
     def all(self) -> dict[str, Any]:
-        """The words, values of the outside, and the lists, for JSON."""
+        """The words, the external values, and the lists, for JSON."""
         lists = [json.loads(text) for text in self._lists]
         return {"words": list(self._words), "outside": self._outside, "lists": lists}
 

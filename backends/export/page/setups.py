@@ -255,7 +255,7 @@ class SetupTables:
         self.tables: list[Any] = []
 
     def setup(self, setup: Setup) -> dict[str, Any]:
-        """One of them: its functions by name, tables by number, and facts."""
+        """One phase: its functions by name, tables by number, and facts."""
         assert setup.program is not None
         assert setup.model is not None
         share = setup.memory_utilization

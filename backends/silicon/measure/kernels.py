@@ -97,6 +97,7 @@ class EagerMachine:
         return MachineFacts(dtypes, flops, bandwidth, cache, memory, math.inf if self.gpu else FRESH_BYTES)
 
     def seconds(self, point: MeasurePoint) -> float | None:
+        """Median seconds of several calls; None if memory does not suffice or the dtype is not supported."""
         make = getattr(self, f"_{point.file}")
         try:
             with self.torch.inference_mode():

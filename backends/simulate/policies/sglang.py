@@ -34,7 +34,7 @@ class Sglang(Policy):
     mixes: bool = False
 
     def roomy(self, capacity: Capacity) -> int | None:
-        """One for each running request, and two for the one that is admitted."""
+        """One step per running request, and two for the one that is admitted."""
         return capacity.sequences + 2
 
     def admits(self, server: Server, request: int, new: int) -> bool:

@@ -30,7 +30,7 @@ class Trtllm(Policy):
     enough: float = 0.0
 
     def fill(self, server: Server, preempted: bool) -> None:
-        """No prompts while too few wait and steps of patience are left, else all that may run."""
+        """No prompts if too few wait and steps of patience remain; otherwise all that may run."""
         if self.patience and server.decoding:
             tokens = self._ready(server)
             rows = server.capacity.rows * server.decoding

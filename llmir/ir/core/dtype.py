@@ -248,7 +248,7 @@ def parse_dtype(word: str) -> DType:
 
 @lru_cache(maxsize=4096)
 def unit_of(word: str) -> str:
-    """The unit that does the arithmetic of a type, also of one that no tensor here may have; or `ParseError`.
+    """The unit that computes with a dtype, including dtypes that no tensor here has; or `ParseError`.
 
     >>> unit_of("fp8_e4m3"), unit_of("nvfp4"), unit_of("int4_g128"), unit_of("mxfp6")
     ('fp8', 'fp4', 'int4', 'fp6')

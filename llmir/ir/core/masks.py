@@ -61,7 +61,9 @@ class Mask(ABC):
 
     @abstractmethod
     def pairs(self, t: Size, c: Size) -> Size:
-        """Twice the pairs of a query and a key that it sees (twice, so that half a square stays whole)."""
+        """Twice the number of pairs of a query and a key that it sees (twice, so that half a square is an
+        integer).
+        """
 
     def kept(self, c: Size) -> Size:
         """The number of the last cached tokens that future tokens see, which the cache must store, out of
@@ -195,11 +197,11 @@ class Entries(Causal):
         return self.first(c + t) - self.first(c)
 
     def kept(self, c: Size) -> Size:
-        """One for each stride that is whole."""
+        """One entry for each complete stride."""
         return ceildiv(c + 1, self.stride) - 1
 
     def keys(self, t: Size, c: Size) -> Size:
-        """All there are after the step."""
+        """All entries after the step."""
         return self.kept(c + t)
 
     def positions(self, keys: int, end: int) -> Array:

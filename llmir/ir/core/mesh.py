@@ -78,7 +78,7 @@ class Mesh:
             raise VerifyError(f"mesh of {self.devices:,} devices: {MOST_DEVICES:,} are the most")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Without its hash: strings hash otherwise in each process."""
+        """Without its hash, because hashes of strings differ between processes."""
         return type(self), (self.axes, self.ep, self.sp)
 
     def __hash__(self) -> int:

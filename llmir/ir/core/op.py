@@ -154,7 +154,7 @@ class Op:
     additive: ClassVar[bool] = False
     # axis -> the other axis that shares its placement, such as rows with their experts
     aligned: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    # no op computes its value: it is there before the step
+    # no op computes its value: it exists before the step
     source: ClassVar[bool] = False
     # content of the memory of its results: weight, cache or activation
     role: ClassVar[str] = "activation"
@@ -163,7 +163,7 @@ class Op:
     # whether its ranks communicate, and the share of the payload that a ring of n ranks sends
     exchanges: ClassVar[bool] = False
     share: ClassVar[str] = ""
-    # its result is its operand in an element type that it states
+    # its result is its operand in the stated dtype
     converts: ClassVar[bool] = False
     # a cast without loss, which patterns of rewrites ignore
     transparent: ClassVar[bool] = False
@@ -183,7 +183,7 @@ class Op:
     # created by passes only, as an engine's kernel for other ops
     lowered: ClassVar[bool] = False
 
-    # its work follows from the types of one rank; temporary memory may exceed these
+    # its work follows from the types of one rank; temporary memory may exceed them
     lone: ClassVar[bool] = True
     roomy: ClassVar[bool] = False
 
@@ -206,7 +206,7 @@ class Op:
         return int(vars(self)["_hash"])
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the hash: strings hash otherwise in each process."""
+        """Without the hash, because hashes of strings differ between processes."""
         return {name: value for name, value in vars(self).items() if name != "_hash"}
 
     @classmethod
@@ -292,11 +292,11 @@ class Op:
         return shape
 
     def remark(self, operands: Sequence[Tensor]) -> str:
-        """A remark for diagrams that the types do not show."""
+        """A remark for diagrams about properties that the types do not show."""
         return ""
 
     def numbered(self, layer: int) -> Op:
-        """The op as it runs in a layer of that number."""
+        """The op in the layer with this number."""
         return self
 
     def typed(self, type: Tensor) -> Op:
@@ -430,7 +430,7 @@ def _listed(operands: Sequence[Tensor]) -> str:
 def infer(op: Op, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """The result types of `op`; `VerifyError` if the operands do not fit."""
     takes = op.takes
-    if takes == Op.takes:  # a class without names: its rule counts the operands, or else its equation
+    if takes == Op.takes:  # a class without names: its rule, or else its equation, counts the operands
         takes = tuple(op.rule.partition("->")[0].split(",")) if op.rule else ("*operands",)
     least = sum(not name.startswith("*") for name in takes)
     if len(operands) < least or (len(operands) > least == len(takes)):

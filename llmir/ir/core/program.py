@@ -43,7 +43,7 @@ class Instance(NamedTuple):
 
     @property
     def repeat(self) -> int:
-        """How often a micro-batch runs it."""
+        """The number of runs per micro-batch."""
         return self.layers.count
 
 
@@ -195,7 +195,7 @@ class Program(Record, Displayable):
 
     @property
     def is_model(self) -> bool:
-        """Whether it is a whole model of tokens, which an engine can serve: frontends name its class."""
+        """Whether it is a whole language model, which an engine can serve: frontends set its class."""
         return "architecture" in self.facts and not self.patches
 
     @cached_property

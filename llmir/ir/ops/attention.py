@@ -165,7 +165,7 @@ class FlashAttention(Op):
         return n["b"] * n["g"] * n["r"] * (n["d"] + n["e"]) * self._pairs(n)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """For each pair and query head 5 (softmax), 2 (ALiBi), 6 (cap), half-pairs rounded up; 5 a sink."""
+        """For each pair and query head 5 (softmax), 2 (ALiBi), 6 (cap), half-pairs rounded up; 5 per sink."""
         n = self.equation(operands).sizes(operands)
         each = 5 + mask(self.mask).bias_flops + SoftCap.vector_flops * bool(self.cap)
         sinks = 5 * n["t"] * len(operands[3:])

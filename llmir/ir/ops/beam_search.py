@@ -14,7 +14,7 @@ from llmir.ir.core.op import Array, ExecutionPlace, Op
 from llmir.ir.core.tensor import Tensor
 from llmir.ir.sizes.polynomial import Size
 
-MOST = 1024  # beams of a request: more than anyone asks for
+MOST = 1024  # most beams of a request
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ class Collective(Op):
         return self.over
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
-        """Values as they are."""
+        """Unchanged values."""
         letters = iter("abcdefghijlmnopqrsuvwxyz")
         axes = ", ".join(" ".join(islice(letters, len(t.shape))) for t in operands)
         return equation(f"{axes} -> {axes}")

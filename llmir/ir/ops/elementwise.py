@@ -315,7 +315,7 @@ class SigmoidMul(Op):
         return spell_equation("*, * -> *" if len(operands[1].shape) == rank else "* h, * -> * h", rank)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """1 an element of x, and 4 of the gate."""
+        """1 per element of x, and 4 of the gate."""
         return operands[0].elements + 4 * operands[1].elements
 
     def evaluate(
@@ -337,11 +337,11 @@ class Cast(Op):
     to: str
 
     def giving(self, to: DType, x: DType) -> Op:
-        """Into that type."""
+        """Into this dtype."""
         return replace(self, to=to.name)
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
-        """The type cast to."""
+        """The dtype of the cast."""
         return (named(self.to),)
 
     def evaluate(
@@ -420,7 +420,7 @@ class Moments(Op):
         return {"s": 2}
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """3 an element: a square and two sums."""
+        """3 per element: a square and two sums."""
         return 3 * operands[0].elements
 
     def evaluate(

@@ -38,7 +38,7 @@ class Embedding(Op):
         return equation(self.rule if len(operands[1].shape) > 1 else self.rule.replace("b t", "b"))
 
     def scale_roles(self, slot: int) -> str:
-        """A row of the table is a token's."""
+        """One row of the table per token."""
         return "" if slot else "nk"
 
     def giving(self, to: DType, x: DType) -> Op:
@@ -77,11 +77,11 @@ class LayerEmbedding(Embedding):
     rows: int = field(kw_only=True)
 
     def scale_roles(self, slot: int) -> str:
-        """A row of the table is a token's."""
+        """One row of the table per token."""
         return "" if slot else "nkk"
 
     def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The pieces of a row are one."""
+        """The pieces of a row are one row."""
         return (shape[0], prod(shape[1:]))
 
     def evaluate(
@@ -127,7 +127,7 @@ class Positions(Op):
     offset: int = 0
 
     def scale_roles(self, slot: int) -> str:
-        """A row of the table is a position's."""
+        """One row of the table per position."""
         return "nk" if slot else ""
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:

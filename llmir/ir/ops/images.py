@@ -37,7 +37,7 @@ class PatchEmbedding(Op):
         return (operand_gemm(rule, rule.sizes(operands), 0, 1, 0),)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """1 an element for a bias."""
+        """1 per element for a bias."""
         return results[0].elements * len(operands[2:])
 
     def evaluate(
@@ -59,7 +59,7 @@ class AppendRow(Op):
     takes = ("x", "row")
 
     def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Without the axis of one row."""
+        """Without the axis of the single row."""
         return (prod(shape),)
 
     def evaluate(

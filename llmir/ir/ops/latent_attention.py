@@ -72,7 +72,7 @@ class IndexScores(Op):
         )
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """relu, 1 a head and pair."""
+        """relu, 1 per head and pair."""
         return results[0].elements * operands[0].shape[2]
 
     def evaluate(

@@ -35,7 +35,7 @@ class Send(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """The value as it is."""
+        """The unchanged value."""
         return (operands[0],)
 
 
@@ -59,5 +59,5 @@ class Recv(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """The value as it is."""
+        """The unchanged value."""
         return (operands[0],)

@@ -136,7 +136,7 @@ class Quantize(Op):
     static: bool = False
 
     def giving(self, to: DType, x: DType) -> Op:
-        """Into that type."""
+        """Into this dtype."""
         return replace(self, to=to.name)
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
@@ -166,7 +166,7 @@ class Dequantize(Op):
     to: str
 
     def giving(self, to: DType, x: DType) -> Op:
-        """Into that type."""
+        """Into this dtype."""
         return replace(self, to=to.name)
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
@@ -184,7 +184,7 @@ class Dequantize(Op):
 
 @dataclass(frozen=True)
 class Conversion(Op, ABC):
-    """x in the type `to`, before or after it travels."""
+    """x in the dtype `to`, before or after a transfer."""
 
     kind = "elementwise"
     rule = "* -> *"
@@ -194,11 +194,11 @@ class Conversion(Op, ABC):
     to: str
 
     def giving(self, to: DType, x: DType) -> Op:
-        """Into that type."""
+        """Into this dtype."""
         return replace(self, to=to.name)
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
-        """The type that travels, or to compute with."""
+        """The dtype of the transfer, or of the computation."""
         return (named(self.to),)
 
 
@@ -224,7 +224,7 @@ class Compress(Conversion):
 
 @dataclass(frozen=True)
 class Decompress(Conversion):
-    """x as it arrived, in the type `to` again."""
+    """x after the transfer, in the dtype `to` again."""
 
     opcode = "decompress"
 

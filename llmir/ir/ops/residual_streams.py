@@ -40,7 +40,7 @@ class SplitStreams(Op):
     streams: int
 
     def new_axes(self, operands: Sequence[Tensor]) -> dict[str, Size]:
-        """`n` of them."""
+        """`n` streams."""
         return {"n": self.streams}
 
     def evaluate(
@@ -175,7 +175,9 @@ class LeaveStreams(Op):
 
 @dataclass(frozen=True)
 class Pick(Op):
-    """One of several streams, or of a value with one part per layer: `index`, or −1 for the own part."""
+    """One of several streams, or of a value with one part per layer: `index`, or −1 for the layer's
+    own part.
+    """
 
     opcode = "pick"
     kind = "gather"
@@ -213,7 +215,7 @@ class StreamMix(Op):
 
 @dataclass(frozen=True)
 class StreamAdd(Op):
-    """x added to the streams from `first` on, to each by its weight and `offset`, or as it is."""
+    """x added to the streams from `first` on, to each with its weight and `offset`, or unscaled."""
 
     opcode = "stream_add"
     kind = "elementwise"
@@ -239,7 +241,7 @@ class StreamAdd(Op):
 
 @dataclass(frozen=True)
 class ScaleBy(Op):
-    """x · w, of a number for each element of a row, or of one for all."""
+    """x · w, with one number per element of a row, or one for all."""
 
     opcode = "scale_by"
     kind = "elementwise"

@@ -134,7 +134,7 @@ def _llama3(unscaled: Array, factor: float, low: float, high: float, trained: fl
     turns = trained * unscaled / (2 * math.pi)
     kept = np.clip(
         (turns - low) / max(high - low, 1e-30), 0.0, 1.0
-    )  # with equal bounds, as in Llama 4, a step
+    )  # equal bounds, as in Llama 4, give a step
     result: Array = unscaled * (kept + (1 - kept) / factor)
     return result
 
@@ -152,7 +152,7 @@ def _yarn(unscaled: Array, theta: float, factor: float, trained: float, *more: f
 
 @dataclass(frozen=True)
 class Rope(Rotary):
-    """Rotary positions on the last axis; 6 FLOPs an element."""
+    """Rotary positions on the last axis; 6 FLOPs per element."""
 
     opcode = "rope"
     kind = "elementwise"
@@ -213,7 +213,7 @@ class NegateHalf(Op):
     vector_flops = 2
 
     def new_axes(self, operands: Sequence[Tensor]) -> dict[str, Size]:
-        """Half a row."""
+        """Half of a row."""
         return {"e": _half(operands[0])}
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
@@ -296,7 +296,7 @@ class Temper(Op):
 
 @dataclass(frozen=True)
 class Append(Op):
-    """A cache with the new tokens' rows written at its end, in place and in the cache's element type."""
+    """A cache with the rows of the new tokens written at its end, in place and in the dtype of the cache."""
 
     opcode = "append"
     kind = "elementwise"

@@ -30,7 +30,7 @@ SPARED = ("vocab", "expert")  # axes along which a rank may store more than the 
 
 @dataclass(frozen=True)
 class Source(Op):
-    """A value without operands, of a stated `type`; `axes` are the logical names of its dimensions."""
+    """A value without operands, with a stated `type`; `axes` are the logical names of its dimensions."""
 
     source = True
 

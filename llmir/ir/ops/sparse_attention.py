@@ -124,7 +124,7 @@ class CompressedAttention(Op):
         return f"{self.mask}, {which} of {self.stride} tokens" if self.stride else self.mask
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
-        """With entries and an index, or without."""
+        """With or without entries and an index."""
         more = ("", ", b n! d!", ", b n! d!, b t n!")[len(operands) - 3]
         return equation(f"b t g r d!, b c! d!, g r{more} -> b t g r d!")
 
@@ -148,7 +148,7 @@ class CompressedAttention(Op):
         return 2 * n["b"] * n["g"] * n["r"] * n["d"] * self.pairs(operands)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """The softmax, 5 for each such pair and head (in half-pairs, rounded up) and sink; 1 a candidate."""
+        """The softmax, 5 for each pair and head (in half-pairs, rounded up) and sink; 1 per candidate."""
         n = self.equation(operands).sizes(operands)
         softmaxes = ceildiv(self.pairs(operands), 2) + n["t"]
         return 5 * n["b"] * n["g"] * n["r"] * softmaxes + sum((x.elements for x in operands[4:]), start=0)
@@ -225,7 +225,7 @@ class BlockScores(Op):
         return (Gemm(n["t"] * n["g"], n["c"], n["y"], n["b"]),)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """1 a head and pair."""
+        """1 per head and pair."""
         n = self.equation(operands).sizes(operands, n=0)
         return n["b"] * n["t"] * n["g"] * n["c"]
 
@@ -315,7 +315,7 @@ class BlockSparseAttention(FlashAttention):
         return equation(self.rule)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """For each pair and query head 5 (softmax), half-pairs rounded up; 1 a candidate."""
+        """For each pair and query head 5 (softmax), half-pairs rounded up; 1 per candidate."""
         n = self.equation(operands).sizes(operands)
         return 5 * n["b"] * n["g"] * n["r"] * ceildiv(self._pairs(n), 2) + operands[3].elements
 

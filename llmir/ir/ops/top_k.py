@@ -46,7 +46,7 @@ class TopK(Op):
         return x
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
-        """With a bias for each candidate, or without."""
+        """The bias for each candidate is optional."""
         return equation(self.rule if len(operands) == 1 else "b t e!, e! -> b t k, b t k")
 
     def new_axes(self, operands: Sequence[Tensor]) -> dict[str, Size]:
@@ -67,7 +67,7 @@ class TopK(Op):
         return (operands[0].dtype, INT32)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """1 a candidate, another within groups if there are several, the add of a bias, and the score."""
+        """1 per candidate, one more within groups if there are several, the add of a bias, and the score."""
         compared = min(self.groups, 2)
         return (self.scoring + compared + len(operands) - 1) * operands[0].elements
 
@@ -109,7 +109,7 @@ class SoftmaxTopK(TopK):
         return (FP32, INT32)
 
     def score(self, x: Array) -> Array:
-        """Over all candidates."""
+        """The softmax over all candidates."""
         return softmax(x)
 
 
@@ -199,7 +199,9 @@ class SparseMixer(Op):
         return (operands[0].dtype, INT32)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """22 a candidate: twice a maximum, a size and the larger, a difference's share, a test, a softmax."""
+        """22 per candidate, 11 for each of two choices: maximum, magnitude, the larger magnitude, difference,
+        ratio, comparison, softmax (5).
+        """
         return 22 * operands[0].elements
 
     def evaluate(

@@ -32,7 +32,7 @@ _SPARSE = (
 class Binding(Immutable):
     """Values for the symbols: integers, or numpy arrays that broadcast together (taken as float64).
 
-    Call it on a size to get the value: exact for integers, an array when a symbol is one. It copies arrays.
+    Call it on a size to get the value: exact for integers, an array when a symbol is one. Arrays are copied.
     """
 
     symbols: Mapping[str, Number]
@@ -158,7 +158,7 @@ def once(values: Array) -> tuple[Array, Places]:
 
 
 def _figures(value: Any) -> Number:
-    """An array or list as a read-only array of float64, a copy; anything else as it is."""
+    """An array or list as a read-only copy in float64; other values are unchanged."""
     many = isinstance(value, (np.ndarray, list, tuple))
     return read_only(np.array(value, dtype=np.float64)) if many else value
 
@@ -209,7 +209,7 @@ class MixedBinding(Binding):
 
     @cached_property
     def uneven(self) -> bool:
-        """Whether one of the parts is."""
+        """Whether one of the parts is packed."""
         return any(part.uneven for part in self.parts)
 
     @cached_property
@@ -294,7 +294,7 @@ def pack(counts: Number) -> Number:
 
 
 def is_packed(value: Any) -> bool:
-    """Whether `packed` made it."""
+    """Whether the binding was created by `packed`."""
     return isinstance(value, np.ndarray) and value.dtype.kind == "u"
 
 

@@ -202,7 +202,7 @@ def products(sizes: Iterable[Size]) -> set[Dim]:
 
 @lru_cache(maxsize=1 << 14)
 def symbols(size: Size) -> frozenset[str]:
-    """The names that it is a function of.
+    """The names of its symbols.
 
     >>> from llmir.ir.sizes.polynomial import ceildiv
     >>> sorted(symbols(3 * B * T + ceildiv(C, 8)))
@@ -288,7 +288,7 @@ class Atom(Record, ABC):
         return _size(kind, *arguments)
 
     def folded(self) -> Size | None:
-        """The simpler size that it is for any binding, if it is one."""
+        """A simpler size that is equal for any binding, if there is one."""
         return None
 
     @abstractmethod

@@ -118,7 +118,7 @@ class Law(ABC):
 
 
 def fullest(experts: int, ranks: int) -> int:
-    """The experts of a rank that has most of them: where ranks do not divide them, some have one less."""
+    """The experts of the rank with the most: if the ranks do not divide the experts, some have one less."""
     return -(-experts // ranks)
 
 
@@ -142,7 +142,7 @@ def between(least: Number, rows: Number, most: Number) -> Number:
 
 
 def alike(chosen: int, experts: int) -> Array:
-    """The probability that a token chooses each of experts that are as popular."""
+    """The probability that a token chooses each of equally popular experts."""
     return np.full(experts, min(chosen / experts, 1.0))
 
 
@@ -309,7 +309,7 @@ class Even(Law):
         return 0 * chances
 
     def touched(self, chance: float, tokens: Number) -> Number:
-        """1 as soon as the expert has a row."""
+        """1 once the expert has a row."""
         return namespace(tokens).minimum(tokens * chance, 1.0)
 
     def reached(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
@@ -317,7 +317,7 @@ class Even(Law):
         return namespace(tokens).ceildiv(tokens * min(chosen, ranks), ranks)
 
     def distinct(self, held: int, chosen: int, tokens: Number, experts: int) -> Number:
-        """An expert for each row, while there are any left."""
+        """An expert for each row, as long as experts remain."""
         xp = namespace(tokens)
         return xp.minimum(xp.ceildiv(tokens * chosen * held, experts), held)
 
@@ -348,7 +348,7 @@ class GroupLimitedRouting(Law):
         return whole(namespace(tokens).minimum(rows, tokens * min(chosen, held)))
 
     def distinct(self, held: int, chosen: int, tokens: Number, experts: int) -> Number:
-        """Experts that the rows touch, if each row finds another one."""
+        """The number of touched experts if each row touches another expert."""
         most = min(held, experts / 2)
         found = tokens * chosen * most / experts + min(chosen / 2, most)
         return namespace(tokens).minimum(found, most) * (tokens > 0)
@@ -477,7 +477,7 @@ class PowerLaw(Law):
         rows = self._rows(fullest(experts, held), chosen, tokens, experts)
         widest = xp.where(tokens * chosen > experts, xp.maximum(WIDEST * tokens, 1 + 1e-6), NARROWEST)
         mean = self._moment(widest, 1) / self._moment(widest, 0)
-        half = between(1, 0.5 * held * mean / xp.maximum(rows, 1), widest)  # in loads of the least
+        half = between(1, 0.5 * held * mean / xp.maximum(rows, 1), widest)  # relative to the smallest load
         few, lost = (self._moment(half, n) / self._moment(widest, n) for n in (0, 1))
         return between(xp.minimum(rows, 1), (1 - few) * held + lost * rows, rows)
 

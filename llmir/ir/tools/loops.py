@@ -225,7 +225,7 @@ class PipelineCut:
         self.sources: list[Node] = []
         self.pieces: list[Piece] = []
         self.rooms = list(sizes)  # the remaining layers of this and the later stages
-        self.layer = 0  # which one would follow in the graph of this stage
+        self.layer = 0  # the number that would follow in the graph of this stage
         self.renamed: dict[Value, Value] = {}
         self._cut(graph.nodes, program.iterations(graph, Layers()))
         self.outputs = tuple(self.renamed.get(v, v) for v in graph.outputs)
@@ -333,7 +333,7 @@ class PipelineCut:
         return found
 
     def kind(self, number: int) -> tuple[object, ...]:
-        """A key that equals for stages that differ only in their number and in repeated layers.
+        """A key that is equal for stages that differ only in their number and in repeated layers.
 
         Three iterations of a loop represent all others: a first, a middle and a last one.
         """

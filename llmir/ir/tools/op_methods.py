@@ -156,7 +156,7 @@ class OpMethods:
         )
 
     def append(self, cache: Value, rows: Value, /, *, name: str = "", block: str | None = None) -> Value:
-        """A cache with the new tokens' rows written at its end, in place and in the cache's element type.
+        """A cache with the rows of the new tokens written at its end, in place and in the dtype of the cache.
 
         `b p *, b t * -> b (p+t) *`
         """
@@ -390,7 +390,7 @@ class OpMethods:
         return self._op("decay_gate", (x, a_log, bias), name, block)
 
     def decompress(self, x: Value, /, *, to: str, name: str = "", block: str | None = None) -> Value:
-        """x as it arrived, in the type `to` again.
+        """x after the transfer, in the dtype `to` again.
 
         `* -> *`
         """
@@ -578,7 +578,7 @@ class OpMethods:
         name: str = "",
         block: str | None = None,
     ) -> Value:
-        """x / √(squares / count + eps) · w, RMSNorm of all heads of a group; 2 FLOPs an element.
+        """x / √(squares / count + eps) · w, RMSNorm over all heads of a group; 2 FLOPs per element.
 
         `b t g r d!, b t g, g r d! -> b t g r d!`
         """
@@ -655,7 +655,7 @@ class OpMethods:
         return self._op("index_scores", (q, k, weights), name, block, scale=scale)
 
     def inverse_root(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
-        """1 / √x; 2 FLOPs an element.
+        """1 / √x; 2 FLOPs per element.
 
         `* -> *`
         """
@@ -869,7 +869,7 @@ class OpMethods:
     def match_rms(
         self, x: Value, y: Value, /, *, least: float = 1e-05, name: str = "", block: str | None = None
     ) -> Value:
-        """x · rms(y) / rms(x), of mean squares of at least `least`; 6 FLOPs an element.
+        """x · rms(y) / rms(x), with mean squares of at least `least`; 6 FLOPs per element.
 
         `* h!, * h! -> * h!`
         """
@@ -878,7 +878,7 @@ class OpMethods:
     def modulate(
         self, x: Value, scale: Value, shift: Value, /, *, name: str = "", block: str | None = None
     ) -> Value:
-        """x · (1 + scale) + shift, of one scale and shift for all tokens of a sequence.
+        """x · (1 + scale) + shift, with one scale and shift for all tokens of a sequence.
 
         `b t h, b h, b h -> b t h`
         """
@@ -992,7 +992,7 @@ class OpMethods:
         return self._op("pair_norm", (q, k, squares, q_weight, k_weight), name, block, eps=eps)
 
     def pair_squares(self, q: Value, k: Value, /, *, name: str = "", block: str | None = None) -> Value:
-        """Σq² and Σk² of each token over all heads, which ranks that share heads add up; 2 FLOPs an element.
+        """Σq² and Σk² of each token over all heads, which the ranks add up; 2 FLOPs per element.
 
         `b t g r d!, b t g d! -> b t s`
         """
@@ -1009,7 +1009,8 @@ class OpMethods:
         return self._op("patch_embedding", (patches, weight, *bias), name, block)
 
     def pick(self, x: Value, /, *, index: int = -1, name: str = "", block: str | None = None) -> Value:
-        """One of several streams, or of a value with one part per layer: `index`, or −1 for the own part.
+        """One of several streams, or of a value with one part per layer: `index`, or −1 for the layer's own
+        part.
 
         `b t [n] h -> b t h`
         """
@@ -1216,7 +1217,7 @@ class OpMethods:
         name: str = "",
         block: str | None = None,
     ) -> Value:
-        """Rotary positions on the last axis; 6 FLOPs an element.
+        """Rotary positions on the last axis; 6 FLOPs per element.
 
         `b t! * d! -> b t! * d!`
         """
@@ -1288,7 +1289,7 @@ class OpMethods:
         return self._op("scale", (x,), name, block, factor=factor)
 
     def scale_by(self, x: Value, weight: Value, /, *, name: str = "", block: str | None = None) -> Any:
-        """x · w, of a number for each element of a row, or of one for all."""
+        """x · w, with one number per element of a row, or one for all."""
         return self._op("scale_by", (x, weight), name, block)
 
     def scale_by_cosine(
@@ -1377,7 +1378,7 @@ class OpMethods:
         name: str = "",
         block: str | None = None,
     ) -> tuple[Value, Value]:
-        """`dispatch` of rows that are scaled by the token's weight for their expert, before they go there.
+        """`dispatch` of rows that are scaled by the token's weight for their expert before sending.
 
         `b t h, b t k, b t k -> (b t k) h, (b t k)`
         """
@@ -1490,7 +1491,7 @@ class OpMethods:
         )
 
     def sequence_mul(self, x: Value, factor: Value, /, *, name: str = "", block: str | None = None) -> Value:
-        """x · factor, of one factor for all tokens of a sequence.
+        """x · factor, with one factor for all tokens of a sequence.
 
         `b t h, b h -> b t h`
         """
@@ -1717,7 +1718,7 @@ class OpMethods:
         return self._op("square", (x,), name, block)
 
     def square_sum(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
-        """Σx² over the heads of a group, which ranks that share them add up; 2 FLOPs an element.
+        """Σx² over the heads of a group, which the ranks of the group add up; 2 FLOPs per element.
 
         `b t g r d! -> b t g`
         """
@@ -1742,7 +1743,7 @@ class OpMethods:
     ) -> tuple[Value, Value]:
         """Mamba-2's (arXiv:2405.21060, section 6): h ← e^(−Δ·e^a)·h + Δ·x·bᵀ, y = h·c + skip·x.
 
-        Δ is softplus(dt + dt_bias), and `least` at least, and a is one number a head.
+        Δ is softplus(dt + dt_bias), limited to at least `least`, and a is one number per head.
 
         `b t! g r d, b t! g r, b t! g n!, b t! g n!, g r, g r, g r, b g r d n! -> b t! g r d, b g r d n!`
         """
@@ -1764,7 +1765,7 @@ class OpMethods:
         name: str = "",
         block: str | None = None,
     ) -> Any:
-        """x added to the streams from `first` on, to each by its weight and `offset`, or as it is."""
+        """x added to the streams from `first` on, to each with its weight and `offset`, or unscaled."""
         return self._op("stream_add", (streams, x, *weights), name, block, first=first, offset=offset)
 
     def stream_mix(
@@ -1793,7 +1794,8 @@ class OpMethods:
         name: str = "",
         block: str | None = None,
     ) -> Value:
-        """`combine` of rows that were weighted before the experts; weights only give the placement of tokens.
+        """`combine` of rows that were weighted before the experts; the weights only give the placement of
+        tokens.
 
         `(b t k) h, b t k -> b t h`
         """

@@ -165,7 +165,7 @@ def steps_of(pipeline: object) -> tuple[Step, ...]:
 
 
 def is_pass(kind: object) -> TypeGuard[type[Pass]]:
-    """Whether it is a class of passes, and no plain function."""
+    """Whether it is a class of passes, and not a function."""
     return isinstance(kind, type) and issubclass(kind, Pass)
 
 

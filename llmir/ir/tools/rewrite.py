@@ -31,7 +31,7 @@ from .build import Builder
 
 OpT = TypeVar("OpT", bound=Op)
 Place = tuple[int, ...]
-_WAYS = 32  # to meet a pattern from one op, that are tried: a value may have any number of users
+_WAYS = 32  # number of matches of a pattern that are tried at one op: a value may have any number of users
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +91,7 @@ class Match:
         return self.labels[label].op_as(kind)
 
     def copy(self) -> Match:
-        """A copy, to go on with in one of several ways."""
+        """A copy, to continue with one of several choices."""
         return Match(dict(self.values), dict(self.nodes), dict(self.labels), list(self.casts))
 
 
@@ -276,7 +276,7 @@ def _keeps(draft: _Draft, cast: Node) -> bool:
 
 
 def _bound(operand: Any, match: Match) -> Value | None:
-    """The value that an operand of a pattern has met, if it has met one."""
+    """The value that an operand of a pattern is bound to, if any."""
     if isinstance(operand, _Variable):
         return match.values.get(operand.name)
     if isinstance(operand, (_Pattern, _Result)) and id(_op(operand)) in match.nodes:

@@ -203,13 +203,13 @@ class _Reader:
     def __init__(self) -> None:
         self.name, self.mesh = "", ONE_DEVICE
         self.facts: dict[str, str | int] = {}
-        self.phase = ""  # the one that is open; its entries and graphs are the next two
+        self.phase = ""  # the current one; its entries and graphs are the next two
         self.entries: tuple[str, ...] = ("main",)
         self.done: dict[str, tuple[tuple[str, ...], dict[str, Graph]]] = {}  # entries and graphs by phase
         self.micro_batches = 1
         self.notes: list[str] = []
         self.graphs: dict[str, Graph] = {}
-        self.graph: str | None = None  # the one that is open
+        self.graph: str | None = None  # the current one
         self.nodes: list[Node] = []
 
     def take(self, line: str) -> None:
