@@ -102,7 +102,7 @@ def peaks(value: object, where: str, unit: float) -> dict[str, float]:
 
 
 def renames(value: object, where: str, unit: float) -> dict[str, str]:
-    """A dtype by the dtype that does its work."""
+    """The dtype whose unit computes each dtype."""
     pairs = mapping(value, where).items()
     return {_dtype(d, where): _dtype(v, f"{where}.{show(d)}") for d, v in pairs}
 

@@ -306,7 +306,7 @@ def _block_products(p: Any, x: Value) -> Any:
 
 
 def _merged_block_products(b: Builder, match: Match, x: Value) -> Any:
-    """Products of attention and of its index in one, as of vLLM's MiniMax-M3."""
+    """Merge the products of attention and of its index into one, as in vLLM's MiniMax-M3."""
     nodes = [match[name] for name in ("q", "k", "v", "index_q", "index_k")]
     blocks = [node.op.block for node in nodes]
     if blocks[0] not in ATTENTION or blocks != [blocks[0]] * 3 + ["indexer"] * 2:

@@ -6,12 +6,15 @@ error (`transfer_to`, `device_error`), the search for a kernel of a family (`nea
 as a page.
 
 Parameters that are ratios to a datasheet transfer unchanged, and times on a die are those of the most similar
-GPU. Three parameters change with the chip, as each kernel defines (`Kernel.moved`). The work of a
-multiprocessor outside its matrix unit takes as long as before if that unit is slower (H20 has H100's
-multiprocessors with a fifth of the matrix rate and loses little of its peak); if the unit is faster, the
-share stays. A power limit allows as many products per clock as on the source, which a slower unit may not
-need (H20: 400 W for 148 TFLOP/s, H100: 700 W for 989). A decode block that runs alone reads the bytes per
-second that fit in flight, at any bandwidth.
+GPU. Three parameters change with the chip, as each kernel defines (`Kernel.moved`):
+
+- The share of the matrix peak. If the matrix unit is slower, other work on a multiprocessor takes an equal
+  time, so the share increases: H20 has H100's multiprocessors with a fifth of the matrix rate, and loses
+  little of its peak. If the unit is faster, the share does not change.
+- The power limit. It allows an equal number of products per clock, which a slower unit may not need (H20: 400
+  W for 148 TFLOP/s, H100: 700 W for 989).
+- The bandwidth of a single decode block. It is limited by the bytes in flight, at any bandwidth of the
+  device.
 
 The ratio of software rates to datasheets differs by vendor: AMD's products reach 0.3 to 0.5 of the matrix
 peak, NVIDIA's 0.7 (docs/results.md). Another vendor's kernels are scaled by this ratio.

@@ -435,7 +435,7 @@ class Search:
         """Chunks and batches of a structure, until one meets the limits in a run of the first seed."""
         tries: list[TrialSetting] = []
         for chunk, batch in self._settings(number):
-            # A run that never reached the batch limit is equal with a smaller batch.
+            # If a run does not reach the batch limit, its result is equal for a smaller batch.
             if not tries or tries[-1].chunk != chunk or tries[-1].run.most > batch:
                 requests = self._requests(number, chunk, batch, replicas)
                 run = self._run(number, chunk, batch, replicas, self.traffic.seed, requests)

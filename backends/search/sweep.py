@@ -358,7 +358,9 @@ def _bytes(part: Any) -> bytes:
         return repr(part).encode()
     if isinstance(part, (list, tuple)):
         return b"(" + b",".join(map(_bytes, part)) + b")"
-    return uuid4().bytes if callable(part) else pickle.dumps(part, protocol=4)  # a function may change
+    return (
+        uuid4().bytes if callable(part) else pickle.dumps(part, protocol=4)
+    )  # the code of a function may change
 
 
 @lru_cache(maxsize=4)

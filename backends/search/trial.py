@@ -332,7 +332,7 @@ class Replica:
         return profile.admitted(load if fits.all() else load.only(fits))
 
     def largest_rate(self, chunk: int, batch: int) -> float:
-        """Requests a second that it answers at most: no larger rate is stable."""
+        """The largest stable rate of a replica in requests per second."""
         profile = self.profile(chunk, batch)
         load = profile.admitted(self.traffic.spread(SATURATION))
         room = self.room(profile.capacity(load.longest))

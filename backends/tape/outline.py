@@ -234,7 +234,7 @@ def _stacked(ranges: Iterable[Range]) -> Range:
     """The ranges of an input in each call, as arrays of calls × blocks."""
     ends = zip(*((np.atleast_1d(x.low), np.atleast_1d(x.high)) for x in ranges), strict=True)
     low, high = (np.stack(np.broadcast_arrays(*each)) for each in ends)
-    alike = low.shape[1] == 1 and (low == low[0]).all()  # a number of all of them
+    alike = low.shape[1] == 1 and (low == low[0]).all()  # all calls have the same number
     return Range.of(low[:1], high[:1]) if alike else Range.of(low, high)
 
 

@@ -292,12 +292,12 @@ class NetworkLimit(Limit):
         return best
 
     def below(self, other: Limit) -> bool:
-        """Never certain: even an empty payload takes a hop."""
+        """False: this is never certain, because even an empty payload takes a hop."""
         return False
 
 
 def network_limit(device: Device, opcode: str, payload: Size, group: tuple[int, ...]) -> NetworkLimit:
-    """The limit that sending puts on an op; HardwareError if no link joins the group."""
+    """The limit of an op by its network traffic; HardwareError if no link connects the group."""
     found = collective_routes(device, opcode, group)
     large = found[-1]
     over = " and ".join(leg.span.name for leg in large.legs)

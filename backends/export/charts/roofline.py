@@ -48,7 +48,7 @@ class RooflinePoint(NamedTuple):
 
 
 def steps(name: str, data: Workload | Report) -> Mapping[str, Report]:
-    """The steps of a workload by phase, or the one that a report is; InputError for a grid."""
+    """The steps of a workload by phase, or the single step of a report; InputError for a grid."""
     found = data.steps if isinstance(data, Workload) else {data.phase or "step": data}
     if shape := next((step.shape for step in found.values() if step.shape), ()):
         raise InputError(f"{name}: takes a step at one point, not on a grid of {shape}")

@@ -231,7 +231,7 @@ class LatentAttention(Op):
         return (Gemm(rows, n["c"], key, batch), Gemm(rows, value, n["c"], batch))
 
     def matrix(self, operands: Sequence[Tensor]) -> Size:
-        """2·(d + p + e) for each pair that the mask leaves, and head; absorbed, e is d."""
+        """2·(d + p + e) for each visible pair and head; in the absorbed form, e is d."""
         n = self.equation(operands).sizes(operands)
         return n["b"] * n["g"] * (n["d"] + n["p"] + n.get("e", n["d"])) * self._pairs(n)
 

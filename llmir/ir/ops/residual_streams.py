@@ -159,7 +159,7 @@ class LeaveStreams(Op):
     takes = ("streams", "x", "weights", "matrix")
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """2 for each stream that is mixed, and 2 for x."""
+        """2 per element for each mixed stream, and 2 for x."""
         return 2 * results[0].elements * (operands[0].shape[2] + 1)
 
     def evaluate(
