@@ -188,7 +188,7 @@ class Engine(Record):
         return "–".join(dict.fromkeys(self.versions))
 
     def __str__(self) -> str:
-        """`vllm 0.18`, with the requested version if it was not measured."""
+        """`vllm 0.18`, with the requested release if it is outside the measured ranges."""
         instead = f", nearest to {self.asked}" if self.asked else ""
         return f"{self.name} {self.range}".strip() + instead
 
@@ -284,7 +284,7 @@ def _engine(doc: Mapping[Any, Any], name: str, where: str, kernels: str) -> Engi
 
 
 def _versions(value: object, where: str) -> tuple[str, ...]:
-    """`0.11–0.12` for a range, or one version, or an empty text."""
+    """The first and the last version of a range, or the only version."""
     found = value if isinstance(value, list) else [value]
     if len(found) > 2 or not all(isinstance(v, str) and re.fullmatch(VERSION, v) for v in found):
         wanted = 'the first and the last, such as ["0.11", "0.12"]'

@@ -80,7 +80,9 @@ def _engine(report: Report, row: OpCost) -> tuple[OverheadTerm, OverheadTerm]:
         how = f"in a graph that hides {100 * host.hidden:.3g}% of each launch" if captured else "one by one"
         return (
             OverheadTerm("kernels", f"{kernels:,}, {how}", launched - float(added.launching_s)),
-            OverheadTerm("as launched", "at once" if captured else f"by the CPU, {host.launching}", launched),
+            OverheadTerm(
+                "as launched", "at once" if captured else f"by the CPU, {host.launch_text}", launched
+            ),
         )
     together = whole - float(added.host_s)
     if row.name.endswith(OVERHEAD_ROWS["skew_s"]):
@@ -94,7 +96,7 @@ def _engine(report: Report, row: OpCost) -> tuple[OverheadTerm, OverheadTerm]:
         )
     return (
         OverheadTerm("GPU", "kernels, launch gaps and rank skew", together),
-        OverheadTerm("with the CPU", host.scheduling(plan.sequences(report.at)), whole),
+        OverheadTerm("with the CPU", host.cpu_text(plan.sequences(report.at)), whole),
     )
 
 
@@ -559,7 +561,7 @@ def _op_time_at(price: OpTime, at: Binding, hidden: float) -> OpTime:
         return _op_time_at(price.own, at, hidden)
     if not isinstance(price, FastestKernel) or isinstance(at, MixedBinding):
         return price
-    fastest, floors = price.of(at, hidden), (one.less for one in price.prices if one.less)
+    fastest, floors = price.of(at, hidden), (one.contained for one in price.prices if one.contained)
     return next((one for one in (fastest, *floors) if time(one) == time(price)), fastest)
 
 
@@ -579,7 +581,7 @@ def _kernel(price: OpTime, at: Binding, hidden: float) -> KernelExplanation | No
         origin=fit.fitted.origin,
         rows=fit.fitted.rows,
         error=fit.fitted.error,
-        strange=price.call.strange + price.call.doubt,
+        strange=price.call.shape_error + price.call.kernel_error,
         given={name: value for name, value in vars(given).items() if value != math.inf},
         parameters=tuple(constants),
         lines=() if isinstance(price, MultiNodeTime) else _kernel_lines(price, given),

@@ -166,7 +166,9 @@ class KernelTime(OpTime):
     @cached_property
     def error(self) -> float | None:
         """The mean relative error on held-out shapes, plus transfer and shape errors."""
-        return transfer.combine_errors(self.fit.fitted.error + self.call.strange + self.call.doubt, self.lent)
+        return transfer.combine_errors(
+            self.fit.fitted.error + self.call.shape_error + self.call.kernel_error, self.lent
+        )
 
     @cached_property
     def lent(self) -> float:
@@ -222,15 +224,15 @@ class KernelTime(OpTime):
         least = self.roofline.time(at)
         return self.call.seconds(self.fit.kernel, self.device, at, least), least
 
-    def takes(self, at: Binding) -> Any:
+    def supports(self, at: Binding) -> Any:
         """Whether the kernel supports the call at this point."""
-        return self.fit.kernel.takes(self.call.at(at))
+        return self.fit.kernel.supports(self.call.at(at))
 
     @cached_property
-    def less(self) -> KernelTime | None:
+    def contained(self) -> KernelTime | None:
         """The time of a contained call, which is a lower bound with any kernel; None without one."""
-        less = self.call.less
-        return replace(self, call=replace(self.call, shape=less, less=None)) if less else None
+        part = self.call.contained
+        return replace(self, call=replace(self.call, shape=part, contained=None)) if part else None
 
     def in_graph(self, at: Binding, hidden: Number) -> tuple[Number, Number]:
         """Seconds of the kernel alone, and without the share `hidden` of its launch; at least the roofline.
@@ -343,8 +345,8 @@ class FastestKernel(OpTime):
 
     @cached_property
     def _floors(self) -> tuple[tuple[KernelTime, tuple[KernelTime, ...]], ...]:
-        """Lower bounds of the op: a contained call, and the kernels that would have to support it first."""
-        pairs = ((price.less, self.prices[:i]) for i, price in enumerate(self.prices))
+        """Lower bounds of the op: a contained call, and the earlier kernels, none of which may support it."""
+        pairs = ((price.contained, self.prices[:i]) for i, price in enumerate(self.prices))
         return tuple(
             (less, tuple(replace(one, call=replace(one.call, shape=less.call.shape)) for one in others))
             for less, others in pairs
@@ -357,11 +359,13 @@ class FastestKernel(OpTime):
         No time is below that of a kernel for a contained call, if no earlier kernel supports this call.
         """
         first = self.prices[0]
-        if first.less and first.call.whole(at):
+        if first.contained and first.call.whole(at):
             return [[*value(first)]]  # its time is the floor of all, and it can do the op
-        every = [[at.xp.where(price.takes(at), time, inf) for time in value(price)] for price in self.prices]
+        every = [
+            [at.xp.where(price.supports(at), time, inf) for time in value(price)] for price in self.prices
+        ]
         for price, others in self._floors:
-            taken = reduce(or_, (other.takes(at) for other in others), False)
+            taken = reduce(or_, (other.supports(at) for other in others), False)
             floors = [at.xp.where(taken, 0.0, time) for time in value(price)]
             every = [[maximum(t, floor) for t, floor in zip(x, floors, strict=True)] for x in every]
         return every
@@ -523,7 +527,7 @@ class CalibratedModel(DeviceCostModel):
         found = self.fit(self.device, made.families, made.engine or self.engine)
         if not found:
             return None
-        by = by or found.family * bool(made.strange)
+        by = by or found.family * bool(made.shape_error)
         return KernelTime(self.device, made, found, roofline, self.engine or self.kernels, by)
 
 

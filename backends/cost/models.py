@@ -233,7 +233,7 @@ def faster_ops(model: DeviceCostModel, opcode: str, share: float) -> FasterOps:
 
 # Built-in cost models
 
-OURS = ("ideal", "calibrated")  # rates that are constant for a device
+OURS = ("ideal", "calibrated")  # built once for a device
 
 
 def model(

@@ -6,7 +6,7 @@ error (`transfer_to`, `device_error`), the search for a kernel of a family (`nea
 as a page.
 
 Parameters that are ratios to a datasheet transfer unchanged, and times on a die are those of the most similar
-GPU. Three parameters change with the chip, as each kernel defines (`Kernel.moved`):
+GPU. Three parameters change with the chip, as each kernel defines (`Kernel.transfer_parameters`):
 
 - The share of the matrix peak. If the matrix unit is slower, other work on a multiprocessor takes an equal
   time, so the share increases: H20 has H100's multiprocessors with a fifth of the matrix rate, and loses
@@ -173,8 +173,8 @@ def transfer_to(
     `reached` is the ratio of the rates that products reach.
     """
     travel = KernelTransfer(device, other, dtype, reached.matrix, reached.memory)
-    kind, values = type(kernel), kernel.moved(travel)
-    kind = kind if device == other else kind.elsewhere()
+    kind, values = type(kernel), kernel.transfer_parameters(travel)
+    kind = kind if device == other else kind.transfer_class()
     return kind(**{p.name: minimum(maximum(values[p.name], p.low), p.high) for p in parameters(kind)})
 
 

@@ -36,7 +36,7 @@ from llmir.hw.engine import number
 from . import units, wording
 
 SCRIPT, BENCHMARK = "serve.sh", "benchmark.sh"
-PORT = 8000  # the address of all replicas
+PORT = 8000  # port of the router of all replicas
 NAMES = {"compose": "compose.yaml", "k8s": "kubernetes.yaml", "dynamo": "dynamo.yaml"}
 
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 # Pareto front in characters
 
 WIDTH, HEIGHT = 66, 9
-MARKS = "○◇□△▽◁▷"  # number of each device, in order
+MARKS = "○◇□△▽◁▷"  # of the devices, in order
 BEST = "✓"
 
 

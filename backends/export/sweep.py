@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 # Sweeps in memory
 
 SHOWN = 40  # rows that a terminal shows
-REASONS = 3  # reasons for rejected rows
+REASONS = 3  # number of reasons for rejected rows
 MOST_AXES = 3
 _FIGURES = ("step", "±", "tokens/s", "peak", "fits", "bound")
 _SPENT = {"cost_usd_per_mtok": "$/Mtok", "energy_j_per_token": "J/tok ≤"}
@@ -341,7 +341,7 @@ class SweepFile(Pairs):
     why: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The whole table."""
+        """All fields."""
         return dict(vars(self))
 
     def pairs(self) -> list[tuple[str, str]]:

@@ -240,7 +240,7 @@ def prefill(row: Row) -> Call:
 
 def prefill_call(given: AttentionShape, own: tuple[str, ...]) -> Call:
     """The call for a shape, with the kernel families in `own` first."""
-    return Call((*own, "attention_prefill"), given, less=without_context(given))
+    return Call((*own, "attention_prefill"), given, contained=without_context(given))
 
 
 # Decode
@@ -294,7 +294,7 @@ class DecodeAttention(Kernel):
     )
 
     @staticmethod
-    def takes(shape: AttentionShape) -> Any:
+    def supports(shape: AttentionShape) -> Any:
         """Few new tokens, or any number after cached tokens, if causal; otherwise one new token."""
         causal = (shape.causal > 0) & ((shape.cached > 0) | (shape.new <= DRAFTS))
         return causal | (shape.new == 1)
@@ -335,13 +335,13 @@ class DecodeAttention(Kernel):
         """1 if the library has a separate kernel for single heads: if its blocks support few heads."""
         return int(self.packs <= PACKED)
 
-    def moved(self, travel: KernelTransfer) -> dict[str, float]:
+    def transfer_parameters(self, travel: KernelTransfer) -> dict[str, float]:
         """The parameters on another device.
 
         A single block has equal bandwidth relative to one multiprocessor's part.
         """
         there, here = (d.memory_Bps / (d.multiprocessors or 1) for d in (travel.device, travel.home))
-        values = super().moved(travel)
+        values = super().transfer_parameters(travel)
         return {**values, "alone": values["alone"] * there / here}
 
     def row_s(self, device: Device, shape: AttentionShape) -> Number:
@@ -366,5 +366,5 @@ def decode_call(given: AttentionShape) -> Call:
     return Call(
         (*LOW_PRECISION_DECODE.get(int(given.kv_bits), ()), "attention_decode"),
         given,
-        less=replace(given, new=1),
+        contained=replace(given, new=1),
     )

@@ -234,14 +234,14 @@ class Kernel(ABC):
         """
 
     @staticmethod
-    def takes(shape: Any) -> Any:
+    def supports(shape: Any) -> Any:
         """Whether the kernel supports the shape, computed with operators only.
 
         At least one kernel of an op supports all shapes.
         """
         return True
 
-    def moved(self, travel: KernelTransfer) -> dict[str, float]:
+    def transfer_parameters(self, travel: KernelTransfer) -> dict[str, float]:
         """The parameters on another device. Only shared parameters that depend on the chip change."""
         values = dict(vars(self))
         for name in {"rate", "matrix"} & values.keys():  # shares of the matrix peak
@@ -251,7 +251,7 @@ class Kernel(ABC):
         return values
 
     @classmethod
-    def elsewhere(cls) -> type[Kernel]:
+    def transfer_class(cls) -> type[Kernel]:
         """The class that estimates the kernel on a device where it was not measured."""
         return cls
 
@@ -312,18 +312,18 @@ class Call:
     """One execution of an op by a kernel: the names of its kernel `families`, the best first, and its shape.
 
     - `part`: The method that estimates the time. An op that is one part of a layer kernel has its own method.
-    - `strange`: Added to the mean relative error if the kernels were fitted to other shapes.
-    - `doubt`: Added to the mean relative error if the kernels were fitted to other ops.
-    - `less`: A part of the shape. No kernel is faster for the whole shape than this kernel is for the part.
+    - `shape_error`: Added to the mean relative error if the kernels were fitted to other shapes.
+    - `kernel_error`: Added to the mean relative error if the kernels were fitted to other ops.
+    - `contained`: A part of the shape. No kernel is faster for the whole shape than this kernel for the part.
     - `engine`: The engine that provides the kernel for all engines; empty if each engine has its own.
     """
 
     families: tuple[str, ...]
     shape: Shape
     part: str = "seconds"
-    strange: float = 0.0
-    doubt: float = 0.0
-    less: Shape | None = None
+    shape_error: float = 0.0
+    kernel_error: float = 0.0
+    contained: Shape | None = None
     engine: str = ""
 
     @property
@@ -336,8 +336,8 @@ class Call:
         return evaluate_shape(self.shape, binding)
 
     def whole(self, binding: Binding) -> bool:
-        """Whether `less` is equal to the shape for these sizes."""
-        pairs = ((value, getattr(self.less, name)) for name, value in vars(self.shape).items())
+        """Whether `contained` is equal to the shape for these sizes."""
+        pairs = ((value, getattr(self.contained, name)) for name, value in vars(self.shape).items())
         return all(always(_number(a, binding) == _number(b, binding)) for a, b in pairs if a is not b)
 
     def seconds(self, kernel: Kernel, device: Device, at: Binding, least: Number) -> Number:
@@ -390,7 +390,9 @@ def kernel_calls(row: Row) -> tuple[Call, ...]:
     keys = ((name, block) for name in (row.node.op.opcode, row.kind) for block in (row.block, ""))
     makers = next((MAKERS[key] for key in keys if key in MAKERS), [])
     known = [call for make in makers if (call := make(row))]
-    return tuple(sorted(known, key=lambda call: kernels.get(call.families[0], Kernel).takes is Kernel.takes))
+    return tuple(
+        sorted(known, key=lambda call: kernels.get(call.families[0], Kernel).supports is Kernel.supports)
+    )
 
 
 def evaluate_shape(shape: S, at: Binding) -> S:

@@ -151,7 +151,7 @@ def _summed(row: Row, engine: str = "") -> Call:
     """An all-reduce that also reads the residual and writes the norm, at the memory bandwidth."""
     residual, norm = row.reads[1][1], row.writes[1][1]
     shape = CollectiveShape(row.work.payload, row.work.ranks, True, residual + norm)
-    return Call(("all_reduce",), shape, doubt=NORMED, engine=engine)
+    return Call(("all_reduce",), shape, kernel_error=NORMED, engine=engine)
 
 
 @kernel_call("all_reduce_add_rms_norm", "all_reduce_add_rms_norm_quantize")

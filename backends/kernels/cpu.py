@@ -101,9 +101,9 @@ class CpuAttention(Kernel):
 class CpuDeviceEngine(EngineCpu):
     """The engine CPU time if the CPU also runs the kernels: its work is added to their time."""
 
-    def launched(self, busy: Number, kernels: Number, xp: Namespace, steps: Number = 1.0) -> Number:
+    def kernel_time(self, busy: Number, kernels: Number, xp: Namespace, steps: Number = 1.0) -> Number:
         return busy + kernels * self.kernel_us * 1e-6
 
     def step(self, shape: StepShape, xp: Namespace) -> Number:
-        busy = self.launched(shape.busy, shape.kernels, xp)
-        return busy + self.waited(shape.late) + self.beside(shape.sequences, shape.steps)
+        busy = self.kernel_time(shape.busy, shape.kernels, xp)
+        return busy + self.skew_time(shape.late) + self.cpu_time(shape.sequences, shape.steps)

@@ -81,21 +81,23 @@ class EngineCpu(Kernel):
     )
     skew_us: float = parameter(2, 0.05, 60, "µs", "mean delay of a rank at a collective")
 
-    def launched(self, busy: Number, kernels: Number, xp: Namespace, steps: Number = 1.0) -> Number:
+    def kernel_time(self, busy: Number, kernels: Number, xp: Namespace, steps: Number = 1.0) -> Number:
         """Seconds of the kernels: at least as long as the CPU needs to launch them."""
         return xp.maximum(busy, kernels * self.kernel_us * 1e-6)
 
-    def waited(self, late: Number) -> Number:
+    def skew_time(self, late: Number) -> Number:
         """Seconds that a rank waits for others in collectives; `late` as in `StepShape`."""
         return self.skew_us * 1e-6 * late
 
-    def beside(self, sequences: Number, steps: Number = 1.0) -> Number:
+    def cpu_time(self, sequences: Number, steps: Number = 1.0) -> Number:
         """Seconds of the CPU for work other than launches."""
         return (self.step_us * steps + self.sequence_us * sequences) * 1e-6
 
-    def exposed(self, seconds: Number, sequences: Number, xp: Namespace, steps: Number = 1.0) -> Number:
+    def exposed_cpu_time(
+        self, seconds: Number, sequences: Number, xp: Namespace, steps: Number = 1.0
+    ) -> Number:
         """Seconds that the GPU waits for this work, in steps that otherwise take `seconds`."""
-        return self.beside(sequences, steps)
+        return self.cpu_time(sequences, steps)
 
     @property
     def serial(self) -> EngineCpu:
@@ -103,19 +105,19 @@ class EngineCpu(Kernel):
         return self
 
     @property
-    def launching(self) -> str:
-        """The time of `launched`, as text."""
+    def launch_text(self) -> str:
+        """The time of `kernel_time`, as text."""
         return f"{self.kernel_us:g} µs a kernel"
 
-    def scheduling(self, sequences: Number) -> str:
-        """The time of `beside`, as text."""
+    def cpu_text(self, sequences: Number) -> str:
+        """The time of `cpu_time`, as text."""
         return f"{self.step_us:,.0f} µs + {sequences:,} × {self.sequence_us:.3g} µs a sequence"
 
     def step(self, shape: StepShape, xp: Namespace) -> Number:
         """Seconds of a step, or of several equal steps."""
-        busy = self.launched(shape.busy - self.hidden * shape.waiting, shape.kernels, xp, shape.steps)
-        seconds = busy + self.waited(shape.late)
-        return seconds + self.exposed(seconds, shape.sequences, xp, shape.steps)
+        busy = self.kernel_time(shape.busy - self.hidden * shape.waiting, shape.kernels, xp, shape.steps)
+        seconds = busy + self.skew_time(shape.late)
+        return seconds + self.exposed_cpu_time(seconds, shape.sequences, xp, shape.steps)
 
     def seconds(self, device: Device, shape: RunShape, xp: Namespace = ARRAYS) -> Number:
         return self.step(shape.decode, xp) + self.step(shape.reads, xp) + shape.idle
@@ -129,15 +131,17 @@ class OverlappedEngineCpu(EngineCpu):
     A step takes the longer of the two.
     """
 
-    def exposed(self, seconds: Number, sequences: Number, xp: Namespace, steps: Number = 1.0) -> Number:
-        return xp.maximum(self.beside(sequences, steps) - seconds, 0.0)
+    def exposed_cpu_time(
+        self, seconds: Number, sequences: Number, xp: Namespace, steps: Number = 1.0
+    ) -> Number:
+        return xp.maximum(self.cpu_time(sequences, steps) - seconds, 0.0)
 
     @property
     def serial(self) -> EngineCpu:
         return EngineCpu(**vars(self))
 
-    def scheduling(self, sequences: Number) -> str:
-        return f"{super().scheduling(sequences)}, while another step runs"
+    def cpu_text(self, sequences: Number) -> str:
+        return f"{super().cpu_text(sequences)}, while another step runs"
 
 
 @families("async_host")
@@ -148,7 +152,9 @@ class AsyncEngineCpu(EngineCpu):
     Work that occurs once per step (inputs, samplers, and copies outside the graph) delays the GPU.
     """
 
-    def exposed(self, seconds: Number, sequences: Number, xp: Namespace, steps: Number = 1.0) -> Number:
+    def exposed_cpu_time(
+        self, seconds: Number, sequences: Number, xp: Namespace, steps: Number = 1.0
+    ) -> Number:
         each = self.sequence_us * 1e-6 * sequences
         return self.step_us * 1e-6 * steps + xp.maximum(each - seconds, 0.0)
 
@@ -156,8 +162,8 @@ class AsyncEngineCpu(EngineCpu):
     def serial(self) -> EngineCpu:
         return EngineCpu(**vars(self))
 
-    def scheduling(self, sequences: Number) -> str:
-        return f"{super().scheduling(sequences)}, sequences while the step runs"
+    def cpu_text(self, sequences: Number) -> str:
+        return f"{super().cpu_text(sequences)}, sequences while the step runs"
 
 
 @families("eager_host")
@@ -169,15 +175,15 @@ class EagerEngineCpu(EngineCpu):
     CPU waits for the token of each sequence.
     """
 
-    def launched(self, busy: Number, kernels: Number, xp: Namespace, steps: Number = 1.0) -> Number:
+    def kernel_time(self, busy: Number, kernels: Number, xp: Namespace, steps: Number = 1.0) -> Number:
         return xp.maximum(busy, (steps * self.step_us + kernels * self.kernel_us) * 1e-6)
 
-    def beside(self, sequences: Number, steps: Number = 1.0) -> Number:
+    def cpu_time(self, sequences: Number, steps: Number = 1.0) -> Number:
         return self.sequence_us * sequences * 1e-6
 
     @property
-    def launching(self) -> str:
-        return f"{self.step_us:,.0f} µs + {super().launching}"
+    def launch_text(self) -> str:
+        return f"{self.step_us:,.0f} µs + {super().launch_text}"
 
-    def scheduling(self, sequences: Number) -> str:
+    def cpu_text(self, sequences: Number) -> str:
         return f"{sequences:,} × {self.sequence_us:.3g} µs a sequence"

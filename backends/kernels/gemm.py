@@ -160,17 +160,17 @@ class GemmKernel(Kernel):
         slowed = 1 + (1 / self.sustained - 1) * clock_share(busy, shape)
         return busy * slowed + self.launch_us * 1e-6
 
-    def moved(self, travel: KernelTransfer) -> dict[str, float]:
+    def transfer_parameters(self, travel: KernelTransfer) -> dict[str, float]:
         """The parameters on another device.
 
         A slower matrix unit needs less power and fewer rows to be busy.
         """
-        values, slower = super().moved(travel), travel.slower
+        values, slower = super().transfer_parameters(travel), travel.slower
         least = TILES[0][0] * slower * values["rate"] / self.rate
         return {**values, "sustained": values["sustained"] / slower, "least": least}
 
     @classmethod
-    def elsewhere(cls) -> type[Kernel]:
+    def transfer_class(cls) -> type[Kernel]:
         """The same law with smaller tiles in addition."""
         return SmallTileGemm
 
@@ -279,7 +279,7 @@ class BlockGemm(GemmKernel):
     splits: ClassVar[tuple[int, ...]] = (1,)
 
     @classmethod
-    def elsewhere(cls) -> type[Kernel]:
+    def transfer_class(cls) -> type[Kernel]:
         """The same tiles."""
         return TransferBlockGemm
 
@@ -347,7 +347,7 @@ class CdnaGemm(GemmKernel):
     tile_s: ClassVar[float] = 0.5e-6  # set once with the rows of MI300X and MI355X
 
     @classmethod
-    def elsewhere(cls) -> type[Kernel]:
+    def transfer_class(cls) -> type[Kernel]:
         """The same tiles."""
         return TransferCdnaGemm
 

@@ -209,7 +209,7 @@ def latent(row: Row) -> Call:
     mean = Binding()(head + rotary + values[0].shape[-1]) / 2
     given = AttentionShape(kv_heads=heads, group=1, head=mean, causal=by.step, **common)
     names = (*("mla_naive_kv8",) * narrow, "mla_naive", "attention_prefill")
-    return Call(names, given, less=without_context(given))
+    return Call(names, given, contained=without_context(given))
 
 
 @kernel_call("latent_attention")
@@ -231,7 +231,7 @@ def naive_decode(row: Row) -> Call | None:
         return None
     narrow = made.families[0] == "mla_naive_kv8"
     one = replace(made.shape, new=1)
-    return Call((*("attention_decode_kv8",) * narrow, "attention_decode"), made.shape, less=one)
+    return Call((*("attention_decode_kv8",) * narrow, "attention_decode"), made.shape, contained=one)
 
 
 @kernel_call("compressed_attention")
@@ -255,7 +255,7 @@ def compressed(row: Row) -> Call:
         dtype=row.work.dtype.name,
     )
     narrow = keys.dtype.bits <= 8
-    return Call((*("mla_absorbed_kv8",) * narrow, "mla_absorbed"), shape, strange=OTHER_HEADS)
+    return Call((*("mla_absorbed_kv8",) * narrow, "mla_absorbed"), shape, shape_error=OTHER_HEADS)
 
 
 @kernel_call("compressed_attention")
@@ -272,4 +272,4 @@ def shared(row: Row) -> Call | None:
     alike = {name: getattr(of, name) for name in ("batch", "new", "cached", "q_bits", "kv_bits", "out_bits")}
     seen = SharedKvShape(**alike, kv_heads=1, group=of.heads, head=of.latent, dtype=of.dtype, pairs=of.pairs)
     narrow = made.families[0] == "mla_absorbed_kv8"
-    return Call((*("attention_prefill_kv8",) * narrow, "attention_prefill"), seen, strange=OTHER_HEADS)
+    return Call((*("attention_prefill_kv8",) * narrow, "attention_prefill"), seen, shape_error=OTHER_HEADS)

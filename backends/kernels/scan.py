@@ -112,7 +112,7 @@ class ScanStep(StreamKernel):
     group: ClassVar[str] = "scans"
 
     @staticmethod
-    def takes(shape: UpdateShape) -> Any:
+    def supports(shape: UpdateShape) -> Any:
         """One or a few new tokens per sequence."""
         return shape.new <= DRAFTS
 

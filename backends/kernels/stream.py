@@ -101,14 +101,14 @@ def stream_call(row: Row, rows: Number) -> StreamShape:
 @kernel_call("norm", "elementwise", "moe", "gather")
 def stream(row: Row) -> Call:
     """A norm, activation or copy, with the rows of its result."""
-    return Call(FAMILIES, stream_call(row, rows_of(row.shape)), doubt=OTHERS)
+    return Call(FAMILIES, stream_call(row, rows_of(row.shape)), kernel_error=OTHERS)
 
 
 @kernel_call("rope", "rope_append", "norm_rope_append_index")
 def rope(row: Row) -> Call:
     """Rotary embedding. All heads of a token are one row."""
     batch, tokens, *_ = row.shape.shape
-    return Call(FAMILIES, stream_call(row, batch * tokens), doubt=OTHERS)
+    return Call(FAMILIES, stream_call(row, batch * tokens), kernel_error=OTHERS)
 
 
 # FLOPs that take as long as the offset of one element, which PyTorch's `elementwise_kernel` computes for
@@ -127,7 +127,7 @@ def strided(row: Row) -> Call:
     batch, tokens, *_ = row.shape.shape
     shape = stream_call(row, batch * tokens)
     offsets = row.shape.elements * (1 + (len(row.operands) > 1))
-    return Call(FAMILIES, replace(shape, flops=shape.flops + OFFSET_FLOPS * offsets), doubt=OTHERS)
+    return Call(FAMILIES, replace(shape, flops=shape.flops + OFFSET_FLOPS * offsets), kernel_error=OTHERS)
 
 
 @kernel_call("add")
@@ -135,19 +135,19 @@ def add(row: Row) -> Call:
     """A sum. All heads of a token are one row."""
     sizes = row.shape.shape
     rows = sizes[0] * sizes[1] if len(sizes) > 3 else rows_of(row.shape)
-    return Call(FAMILIES, stream_call(row, rows), doubt=OTHERS)
+    return Call(FAMILIES, stream_call(row, rows), kernel_error=OTHERS)
 
 
 @kernel_call("row_mean", "compress_rows")
 def read_rows(row: Row) -> Call:
     """Ops that reduce rows: the rows are those of the operand."""
-    return Call(FAMILIES, stream_call(row, rows_of(row.operands[0])), doubt=OTHERS)
+    return Call(FAMILIES, stream_call(row, rows_of(row.operands[0])), kernel_error=OTHERS)
 
 
 @kernel_call("append")
 def append(row: Row) -> Call:
     """A cache write. Only the new rows count, although the result is the whole cache."""
-    return Call(FAMILIES, stream_call(row, rows_of(row.operands[1])), doubt=OTHERS)
+    return Call(FAMILIES, stream_call(row, rows_of(row.operands[1])), kernel_error=OTHERS)
 
 
 @kernel_call("linear", block="streams")
@@ -156,4 +156,4 @@ def weights_of_streams(row: Row) -> Call:
     read.
     """
     shared = sum((n for role, n in row.reads if role == "weight"), start=0)
-    return Call(FAMILIES, StreamShape(rows_of(row.shape), row.read + row.write, shared), doubt=OTHERS)
+    return Call(FAMILIES, StreamShape(rows_of(row.shape), row.read + row.write, shared), kernel_error=OTHERS)

@@ -150,7 +150,7 @@ class _Schedule:
         return isinstance(other, _Schedule) and self.key == other.key
 
     def _symbol(self, size: Size, key: list[object]) -> Size:
-        """The number of the symbol of a size; 0 for no size."""
+        """The symbol of a size; 0 for size 0."""
         number = self.numbers.setdefault(size, len(self.numbers)) if size else -1
         key.append(number)
         return _symbol(number) if size else 0

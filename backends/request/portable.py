@@ -109,7 +109,7 @@ class PhaseFunctions:
 
     @property
     def functions(self) -> tuple[Function, ...]:
-        """All rows."""
+        """All functions."""
         return self.early, self.late, self.figures, self.memory
 
     @property

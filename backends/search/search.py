@@ -96,12 +96,12 @@ class Search:
         self._rows = ROWS
         self._room: Room = as_it_is
         self._replicas: dict[int, Replica] = {}
-        self._steps: dict[int, StepTimes] = {}  # structures with the settings of the engine
+        self._steps: dict[int, StepTimes] = {}  # by the first structure of its settings
         self._rates: dict[tuple[int, int, int], float] = {}  # largest rates of a replica, by its setting
         # The best by the first seed, by number and replicas.
         self._tries: dict[tuple[int, float], TrialSetting] = {}
         self._promising = self._within(self.points)
-        self._settings_of: dict[int, list[int]] = {}  # the engine's own setting is first
+        self._settings_of: dict[int, list[int]] = {}  # numbers by the engine's own setting
         for number, first in enumerate(self._first):
             self._settings_of.setdefault(first, []).append(number)
         expected = RUNS + sum(1 for n in range(len(self.structures)) for _ in self._settings(n)) // 4

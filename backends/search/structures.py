@@ -154,7 +154,7 @@ class Structure(NamedTuple):
 
         `batch` has no effect where `sequences` are stated.
         """
-        # Value on one data-parallel rank, as in the engines' flags.
+        # The limit of one data-parallel rank, as in the engines' flags.
         each = self.sequences or (batch and -(-batch // self.split.dp))
         step: Any = {"max_num_seqs": each, "max_batched_tokens": chunk, "max_model_len": longest}
         step |= {"memory_utilization": self.utilization, "reserve_bytes": self.reserve}

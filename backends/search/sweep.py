@@ -428,7 +428,7 @@ class SweepPart(NamedTuple):
 
     @property
     def why(self) -> str | None:
-        """The reason of the first rejected row; empty without one."""
+        """The reason of the first rejected row; None without one."""
         return next((str(why) for why in self.columns["refused"].ravel() if why), None)
 
 

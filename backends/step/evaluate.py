@@ -600,11 +600,11 @@ class StepEvaluator:
         if (host := self.host) is None:
             return StepSeconds(kernels, none, none, none, kernels)
         launches = self._launches(at, self._captured(at) if captured is None else captured)
-        launched = tuple(host.launched(time, n, at.xp) for time, n in zip(kernels, launches, strict=True))
+        launched = tuple(host.kernel_time(time, n, at.xp) for time, n in zip(kernels, launches, strict=True))
         gaps = tuple(after - before for after, before in zip(launched, kernels, strict=True))
-        skews = tuple(map(host.waited, self.late))
+        skews = tuple(map(host.skew_time, self.late))
         first, *others = (time + skew for time, skew in zip(launched, skews, strict=True))
-        cpu = host.exposed(first, self.sequences(at), at.xp)
+        cpu = host.exposed_cpu_time(first, self.sequences(at), at.xp)
         return StepSeconds(kernels, (cpu, *none[1:]), gaps, skews, (first + cpu, *others))
 
     def sequences(self, at: Binding) -> Number:
@@ -962,7 +962,7 @@ class MixedStepEvaluator(StepEvaluator):
         return False
 
     def _reads(self, at: Binding) -> bool:
-        """Even if the remaining time is very short."""
+        """True: a prefill reads prompts, even if its last chunk has one token."""
         return True
 
     @cached_property

@@ -149,10 +149,10 @@ def distinct_pairs(batch: Number, new: Number, points: int) -> tuple[Number, Num
 SIZES = ("B", "T", "C")  # sequences, new tokens of each, and cached tokens of each
 COUNTS = ("B", "T")  # symbols with a minimum of 1
 MOST = 1 << 16  # tokens up to which code drops branches that affect no time
-SOON = 64  # number of pairs of B and T after which values of other pairs are predicted to repeat
+SOON = 64  # pairs of B and T after which shorter code is worth its compilation
 CACHED_PAIRS = 512  # pairs of B and T with a cached early part
 MANY = 1 << 17  # number of points with one new token from which code is faster
-OFTEN = 64  # single points after which it does
+OFTEN = 64  # single points after which code is faster
 
 FigureFunction = Callable[[Binding], tuple[Number, ...]]
 C = TypeVar("C", bound="StepFunction")
@@ -192,13 +192,13 @@ class StepFunction:
 
     @cached_property
     def short(self) -> FunctionParts:
-        """Without choices that do not matter if `holds` is true."""
+        """The code without the branches that never apply if `holds` is true."""
         function, holds = prune(self.outline, COUNTS, MOST)
         return self.parts(function, holds=holds)
 
     @cached_property
     def whole(self) -> FunctionParts:
-        """With all arguments of all kernels."""
+        """The code with all kernels inlined."""
         return self.parts(inline_calls(self.outline))
 
     def __call__(self, at: Binding) -> tuple[Number, ...]:

@@ -53,7 +53,7 @@ class MicroBatchSizes(NamedTuple):
     """The parameters that determine the sizes at which an op time is evaluated."""
 
     micro_batches: int
-    padded: tuple[int, ...] = ()  # graph sizes of this plan; empty for the requested sizes
+    padded: tuple[int, ...] = ()  # graph sizes that pad this step; empty without padding
 
 
 def launch_key(of: StepEvaluator) -> tuple[int, ...]:
@@ -213,7 +213,7 @@ class BatchPoints:
         alone, together = self._sums(lambda values: values)
         seconds = np.where(self._captured, together, alone)
         for host, some, _ in self.stages.hosts:
-            seconds[some] = host.launched(seconds[some], self._kernels[some], ARRAYS)
+            seconds[some] = host.kernel_time(seconds[some], self._kernels[some], ARRAYS)
         seconds = self._served(seconds)
         whole = np.add.reduceat(seconds * self.stages.times.reshape(self.column), self.stages.starts)
         return whole, np.maximum.reduceat(seconds, self.stages.starts)
@@ -236,10 +236,13 @@ class BatchPoints:
         seconds, least, most = (sums(partial(_varied, figure)) for figure in (np.sum, np.min, np.max))
         seconds, least, most = seconds + count * same, least + same, most + same
         for host, some, _ in stages.hosts:
-            if (type(host).launched, type(host).exposed) != (EngineCpu.launched, EngineCpu.exposed):
+            if (type(host).kernel_time, type(host).exposed_cpu_time) != (
+                EngineCpu.kernel_time,
+                EngineCpu.exposed_cpu_time,
+            ):
                 return self.timing()[0].sum(axis=-1)
             launches = np.broadcast_to(
-                host.launched(0.0, self._kernels[some], ARRAYS)[..., 0], least[some].shape
+                host.kernel_time(0.0, self._kernels[some], ARRAYS)[..., 0], least[some].shape
             )
             seconds[some] = np.where(most[some] <= launches, count * launches, seconds[some])
             now_and_then = (least[some] < launches) & (most[some] > launches)
@@ -276,11 +279,11 @@ class BatchPoints:
         """The time of each stage with rank skew and engine CPU time."""
         found: Any = seconds.copy()
         for host, some, first in self.stages.hosts:
-            found[some] += host.waited(self.stages.late[some].reshape(self.column))
+            found[some] += host.skew_time(self.stages.late[some].reshape(self.column))
             for those in first:
                 of = self.stages.plans[self.stages.of[those[0]]]
                 sequences = of.sequences(self.at[of.program.micro_batches])
-                exposed = np.asarray(host.exposed(found[those], sequences, ARRAYS))
+                exposed = np.asarray(host.exposed_cpu_time(found[those], sequences, ARRAYS))
                 more = np.zeros((len(found), *exposed.shape[exposed.ndim - len(self.shape) :]))
                 more[those] = exposed
                 found = found + more

@@ -598,7 +598,7 @@ class _StageTimeline:
         ours = [i for i, row in enumerate(plan.rows) if row.stage == stage]
         costs = {plan.rows[i].name: report.work[i] for i in ours}
         facts = {name: _facts(cost) for name, cost in costs.items()}
-        skew = plan.host.waited(1.0) if plan.host else 0.0
+        skew = plan.host.skew_time(1.0) if plan.host else 0.0
         late_s = {plan.rows[i].name: skew * collective_skew(plan.rows[i]) for i in ours}
         live = [at(moment.bytes) for moment in plan.memories[stage].moments]
         kernels = sum(plan.rows[i].repeat for i in ours)

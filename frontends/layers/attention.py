@@ -135,7 +135,7 @@ class Attention:
 
     @property
     def sees(self) -> str:
-        """The name of the kind in configs: full, or partial."""
+        """The name of the kind in configs: full, sliding, chunked or sparse."""
         word = self.mask.partition("(")[0]
         return "sparse" if self.blocks else {"window": "sliding", "chunk": "chunked"}.get(word, "full")
 

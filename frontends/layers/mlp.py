@@ -45,7 +45,7 @@ class Mlp:
 
     @property
     def kind(self) -> str:
-        """Whether the whole activation is used."""
+        """`sparse` if the block uses only a share of its activations, else `dense`."""
         return "sparse" if self.sparsity else "dense"
 
     def build(self, blocks: Blocks, x: Value) -> Value:
@@ -172,7 +172,7 @@ class Moe:
 
     @property
     def kind(self) -> str:
-        """Whether a table selects the experts."""
+        """`hash_moe` if a table selects the experts, else `moe`."""
         return "hash_moe" if self.routing.table else "moe"
 
     def build(self, blocks: Blocks, x: Value) -> Value:

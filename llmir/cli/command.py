@@ -179,7 +179,7 @@ class ClosedStream(io.TextIOBase):
 
     @property
     def buffer(self) -> ClosedStream:
-        """The message as bytes."""
+        """The stream for bytes, which is also closed."""
         return self
 
 

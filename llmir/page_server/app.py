@@ -25,7 +25,7 @@ from .guard import AllowedHosts, App, Guard, RejectionError
 from .request import BUDGET, read
 from .worker import Worker
 
-MODEL = "llama3.1-8b"  # the configuration at the start of the page
+MODEL = "llama3.1-8b"  # the model at the start of the page
 _START = {"batch": 1, "prompt": 2048, "generate": 128}
 _WAITING = 16  # requests that may wait for their turn
 _PATIENCE = 10.0  # seconds to wait for a body

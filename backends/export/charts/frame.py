@@ -40,7 +40,7 @@ FAINT, HATCH, LIMIT, CHOSEN = "#E5E5E5", "////", "#B42318", "#12713F"
 TEXT, SMALL, TINY = 9, 8, 6.5  # points; `TINY` is for letters in marks
 LETTERS = {bound: bound[0].upper() for bound in ("memory", "compute", "network", "overhead", "bubble")}
 WIDE = 104  # small characters of a line with the width of the axes of a page
-ACROSS = 6.8  # inches of these elements
+ACROSS = 6.8  # width of the axes in inches
 
 
 class LineStyle(NamedTuple):

@@ -149,7 +149,7 @@ def _calls(points: TablePoints, device: Device) -> Iterator[tuple[Row | None, Ca
             continue
         calls = kernel_calls(row) or (sent_between_two(row),)
         bound = (replace(call, shape=call.at(points.at)) for call in calls)
-        call = next(c for c in bound if np.all(KERNELS[c.families[0]].takes(c.shape)))
+        call = next(c for c in bound if np.all(KERNELS[c.families[0]].supports(c.shape)))
         if over := internode_calls(row, device):
             yield None, collective_within(call, one_node(device, row.work.ranks)[1])
             call = replace(over[0], shape=over[0].at(points.at))
@@ -424,7 +424,7 @@ def _case(
     used = rows.take(at[kept])
     sources = ", ".join(sorted({s for s in used["source"] if s}))
     origin = f"{framework}, measured by {sources}" if sources else framework
-    groups = format.left_out_together(used)
+    groups = format.held_out_groups(used)
     seconds, made = measured[at[kept]], made.take(kept)
     ideal, made = made.seconds({}), made.holding(held, families)
     return CalibrationCase(

@@ -58,19 +58,19 @@ class AttentionTable(KernelTable):
         dtype, kv, window, keys = key
         return attention(dtype, kv, f"window({int(window)})" if window else "causal", keys)
 
-    def completed(self, rows: Table, device: Device) -> Table:
+    def derived_columns(self, rows: Table, device: Device) -> Table:
         """Prompts without cached tokens attend only to their own keys."""
         return Table({**rows.columns, "keys": prompts(rows)})
 
     def sizes(self, rows: Table) -> dict[str, Array]:
         return {**super().sizes(rows), "r": rows["num_heads"] / rows["num_kv_heads"]}
 
-    def kinds(self, rows: Table) -> Array:
+    def row_kinds(self, rows: Table) -> Array:
         """Decode for one token after cached tokens, otherwise prefill, including prompts of one token."""
         decodes = (rows["q_len"] == 1) & (rows["context"] > 1)
         return np.where(decodes, "attention_decode", "attention_prefill").astype(object)
 
-    def wrong(self, rows: Table) -> dict[str, Array]:
+    def invalid_rows(self, rows: Table) -> dict[str, Array]:
         return {
             "num_kv_heads does not divide num_heads": rows["num_heads"] % rows["num_kv_heads"] > 0,
             "context is past + q_len, so it is not below q_len": rows["context"] < rows["q_len"],

@@ -64,7 +64,7 @@ class CollectiveTable(KernelTable):
     key = ("op", "num_gpus", "dtype", "nodes", "slots", *ROUTED)
     variants = True
 
-    def completed(self, rows: Table, device: Device) -> Table:
+    def derived_columns(self, rows: Table, device: Device) -> Table:
         """The number of nodes, and the devices per node (`slots`, 0 without a known network).
 
         For dispatch and combine, the notes also give tokens per rank, hidden size, top-k, experts and SMs.
@@ -95,14 +95,14 @@ class CollectiveTable(KernelTable):
         elements = rows["bytes"] * whole / np.where(rows["dtype"] == "int8", 1, 2)
         return {"s": elements, "t": rows["tokens"] * rows["num_gpus"], "h": rows["hidden"]}
 
-    def wrong(self, rows: Table) -> dict[str, Array]:
+    def invalid_rows(self, rows: Table) -> dict[str, Array]:
         return {
             "between nodes: the table does not say over which network": (rows["nodes"] > 1)
             & (rows["slots"] == 0),
             "a collective takes two ranks at least": rows["num_gpus"] < 2,
         }
 
-    def left_out_together(self, rows: Table) -> list[tuple[Any, ...]]:
+    def held_out_groups(self, rows: Table) -> list[tuple[Any, ...]]:
         """Groups by decade of bytes; a dispatch by the shape of the layer."""
         notes = [noted(note) for note in rows["note"]]
         shapes = [tuple(note.get(name, 0.0) for name in ("hidden", "topk", "experts")) for note in notes]

@@ -84,7 +84,7 @@ class ElementwiseTable(KernelTable):
     more = (*MORE, "timing")
     key = ("timed", "dtype", "turns")
 
-    def completed(self, rows: Table, device: Device) -> Table:
+    def derived_columns(self, rows: Table, device: Device) -> Table:
         """The timed op is that of the table unless its source states another one."""
         timed = np.where(rows["timed"] == "", rows["op"], rows["timed"])
         return Table({**rows.columns, "timed": timed, "turns": np.nan_to_num(rows["turns"])})
@@ -99,7 +99,7 @@ class ElementwiseTable(KernelTable):
         each = rows["cols"] / np.where(rows["op"] == "rope_append", 3, 1)
         return {"m": rows["rows"], "n": each, "p": np.ones(len(rows))}
 
-    def left_out_together(self, rows: Table) -> list[tuple[Any, ...]]:
+    def held_out_groups(self, rows: Table) -> list[tuple[Any, ...]]:
         """Groups by width; ops with a scale or sum per row are grouped by rows, if the rows differ."""
         by_rows = np.array([op in ("softmax", "add") or "norm" in op for op in rows["op"]])
         by_rows &= len(set(rows["rows"])) > 1

@@ -45,7 +45,7 @@ class GemmTable(KernelTable):
     symbols = FrozenDict(m="m", n="n", k="k")
     groups = ("n", "k")
 
-    def completed(self, rows: Table, device: Device) -> Table:
+    def derived_columns(self, rows: Table, device: Device) -> Table:
         """The timed ops and the number of weights used in turn, from the rows and their source."""
         narrow = [PRODUCTS.get(d, WIDE)[0] not in WIDE for d in rows["dtype"]]
         usual = np.where(narrow, "quantize+product", "product")

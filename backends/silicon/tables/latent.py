@@ -140,7 +140,7 @@ class LatentTable(KernelTable):
             raise InputError(f"scope {scope!r} is not known, only cores, products and DeepSeek-V3's blocks")
         return core(dtype, kv, timed or "naive", keys)
 
-    def completed(self, rows: Table, device: Device) -> Table:
+    def derived_columns(self, rows: Table, device: Device) -> Table:
         """Prompts without cached tokens attend only to their own keys."""
         return Table({**rows.columns, "keys": prompts(rows)})
 
@@ -148,7 +148,7 @@ class LatentTable(KernelTable):
         new = np.where(rows["phase"] == "bmm", rows["batch"], rows["q_len"])
         return {**super().sizes(rows), "t": new, "p": rows["context"] - new}
 
-    def kinds(self, rows: Table) -> Array:
+    def row_kinds(self, rows: Table) -> Array:
         """The phase, with a prefix for whole blocks."""
         block = np.array([str(scope).startswith("module") for scope in rows["scope"]], dtype=bool)
         return np.where(block, "mla_block_", "mla_").astype(object) + rows["phase"]

@@ -64,7 +64,7 @@ class MoeTable(KernelTable):
     variants = True
     fits = ("moe_",)
 
-    def completed(self, rows: Table, device: Device) -> Table:
+    def derived_columns(self, rows: Table, device: Device) -> Table:
         """The routing law of each row."""
         laws = np.empty(len(rows), dtype=object)
         said = zip(rows["distribution"], rows["routing"], rows["moe_ep"], strict=True)
@@ -74,7 +74,7 @@ class MoeTable(KernelTable):
         timed = np.where(rows["timed"] == "", LAYER, rows["timed"])
         return Table({**rows.columns, "law": laws, "timed": timed})
 
-    def wrong(self, rows: Table) -> dict[str, Array]:
+    def invalid_rows(self, rows: Table) -> dict[str, Array]:
         return {
             "a token chooses more experts than there are": rows["topk"] > rows["num_experts"],
             "the ranks do not divide the experts": rows["num_experts"] % rows["moe_ep"] > 0,

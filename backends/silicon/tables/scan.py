@@ -66,7 +66,7 @@ class LinearAttentionTable(KernelTable):
     groups = ("num_k_heads", "num_v_heads", "nheads", "d_state")
     finer = ("batch",)
 
-    def completed(self, rows: Table, device: Device) -> Table:
+    def derived_columns(self, rows: Table, device: Device) -> Table:
         """The timed kernel, from the source, the kernel name or the phase.
 
         Rows with a single token form a separate group, because another kernel processes them.
@@ -102,13 +102,13 @@ class LinearAttentionTable(KernelTable):
             "f": channels,
         }
 
-    def wrong(self, rows: Table) -> dict[str, Array]:
+    def invalid_rows(self, rows: Table) -> dict[str, Array]:
         heads = np.where(rows["family"] == "mamba2", rows["nheads"], rows["num_v_heads"])
         groups = np.where(rows["family"] == "mamba2", rows["n_groups"], rows["num_k_heads"])
         with np.errstate(invalid="ignore"):
             return {"heads are not a multiple of groups, or key heads": ~(heads % groups == 0) | (heads == 0)}
 
-    def kinds(self, rows: Table) -> Array:
+    def row_kinds(self, rows: Table) -> Array:
         """The family and the phase; convolutions are separate."""
         convolves = np.char.startswith(rows["timed"].astype(str), "conv")
         return np.where(convolves, "conv_", rows["family"] + "_").astype(object) + rows["phase"]

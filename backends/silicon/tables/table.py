@@ -118,11 +118,11 @@ class KernelTable(TableFormat, ABC):
         """The values of the symbols of the program."""
         return {symbol: rows[column] for symbol, column in self.symbols.items()}
 
-    def completed(self, rows: Table, device: Device) -> Table:
+    def derived_columns(self, rows: Table, device: Device) -> Table:
         """The rows with columns that are derived for a device, such as missing columns of the key."""
         return rows
 
-    def wrong(self, rows: Table) -> Mapping[str, Array]:
+    def invalid_rows(self, rows: Table) -> Mapping[str, Array]:
         """Rows that are not a call of their kernel, by the reason. The last reason of a row counts."""
         return {}
 
@@ -130,11 +130,11 @@ class KernelTable(TableFormat, ABC):
         """The ops that are not part of a call."""
         return frozenset()
 
-    def kinds(self, rows: Table) -> Array:
+    def row_kinds(self, rows: Table) -> Array:
         """The kind of each row in statistics."""
         return np.full(len(rows), self.name, dtype=object)
 
-    def left_out_together(self, rows: Table) -> list[tuple[Any, ...]]:
+    def held_out_groups(self, rows: Table) -> list[tuple[Any, ...]]:
         """The group of each row; rows of a group are held out of a fit together."""
         one = len(rows.alike(*self.groups)) < 2
         columns = self.finer if one and self.finer else self.groups
@@ -142,12 +142,12 @@ class KernelTable(TableFormat, ABC):
 
     def points(self, rows: Table, device: Device) -> Iterator[TablePoints | RowRejection]:
         """The points of all rows, which are of one device, or the reasons for rejecting rows."""
-        rows = self.completed(rows, device)
+        rows = self.derived_columns(rows, device)
         why = np.full(len(rows), "", dtype=object)
-        for reason, which in self.wrong(rows).items():
+        for reason, which in self.invalid_rows(rows).items():
             why[which] = reason
         why = np.where(rows["left_out"] == "", why, rows["left_out"])
-        columns = {**rows.columns, "why": why, "kind of row": self.kinds(rows)}
+        columns = {**rows.columns, "why": why, "kind of row": self.row_kinds(rows)}
         for (reason, kind, *key), at in Table(columns).alike("why", "kind of row", *self.key).items():
             try:
                 if reason:

@@ -151,7 +151,7 @@ def _kernels(
         tell(file.name, done := done + len(at), len(t))
         device = file.device(gpu)
         if isinstance(device, str):
-            for i, kind in zip(at, format.kinds(t.take(at)), strict=True):
+            for i, kind in zip(at, format.row_kinds(t.take(at)), strict=True):
                 yield file.judged(i, kind, LATENCY, reason=device)
             continue
         own = kernel_source(framework, "" if variant == "main" else variant or kernel)

@@ -246,7 +246,7 @@ class ChosenBlocks(Causal):
 
     @property
     def most(self) -> float:
-        """All entries of its blocks."""
+        """All keys of its blocks."""
         return self.length * self.width
 
     def pairs(self, t: Size, c: Size) -> Size:

@@ -353,7 +353,7 @@ class Op:
         return operands[0].dtype.plain
 
     def gemms(self, operands: Sequence[Tensor]) -> tuple[Gemm, ...]:
-        """The matrix products of the op. The default is no axis."""
+        """The matrix products of the op. The default is none."""
         return ()
 
     def matrix(self, operands: Sequence[Tensor]) -> Size:

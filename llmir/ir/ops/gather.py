@@ -81,7 +81,7 @@ class LayerEmbedding(Embedding):
         return "" if slot else "nkk"
 
     def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The pieces of a row are one row."""
+        """The pieces of a row are stored as one row."""
         return (shape[0], prod(shape[1:]))
 
     def evaluate(

@@ -207,7 +207,7 @@ class Zeros(Op):
 
     @property
     def runs(self) -> bool:
-        """False: sources do not depend on the step."""
+        """False: a source does not run as a kernel."""
         return False
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -209,7 +209,7 @@ class MixedBinding(Binding):
 
     @cached_property
     def uneven(self) -> bool:
-        """Whether one of the parts is packed."""
+        """Whether one of the parts is uneven."""
         return any(part.uneven for part in self.parts)
 
     @cached_property
@@ -330,7 +330,7 @@ class UnevenBinding(Binding):
 
     @property
     def uneven(self) -> bool:
-        """They do."""
+        """True: packed sequences are uneven."""
         return True
 
     def _product(self, monomial: Monomial) -> Number:

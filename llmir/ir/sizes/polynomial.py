@@ -429,7 +429,7 @@ class Routed(Atom):
     law: Law = CHANCE
 
     def at(self, value: Values) -> Number:
-        """All experts."""
+        """All rows."""
         return value(self.tokens) * self.chosen
 
 

@@ -576,7 +576,7 @@ class Replicas(Law):
         return f"{self.law.about}, in {self.count} places"
 
     def places(self, experts: int) -> int:
-        """All experts."""
+        """The number of places, which is that of all experts with their copies."""
         if self.count < experts:
             raise VerifyError(f"{self.word}: {experts} experts do not lie in {self.count} places")
         return self.count

@@ -225,13 +225,13 @@ class PipelineCut:
         self.sources: list[Node] = []
         self.pieces: list[Piece] = []
         self.rooms = list(sizes)  # the remaining layers of this and the later stages
-        self.layer = 0  # the number that would follow in the graph of this stage
+        self.layer = 0  # the next layer number in the graph of this stage
         self.renamed: dict[Value, Value] = {}
         self._cut(graph.nodes, program.iterations(graph, Layers()))
         self.outputs = tuple(self.renamed.get(v, v) for v in graph.outputs)
         self.used = {v.node for _, node in self.pieces for v in node.operands}
         self.used |= {v.node for v in self.outputs}
-        made: dict[Value, int] = {}  # the stage that gave a value last
+        made: dict[Value, int] = {}  # the last stage that has a value
         self.crossing: list[dict[Value, None]] = [{} for _ in sizes]
 
         def need(value: Value, stage: int) -> None:
