@@ -174,7 +174,7 @@ def iteration(program: Program, node: Node, loop: Loop, layer: int, operands: Se
 
 
 def even(layers: int, stages: int) -> tuple[int, ...]:
-    """Distribute layers over stages; the stages before the last get one remaining layer each.
+    """Distribute layers over stages; the stages just before the last get one remaining layer each.
 
     >>> even(126, 4), even(7, 3)
     ((31, 32, 32, 31), (2, 3, 2))
