@@ -206,7 +206,7 @@ def shown(of: MemoryBreakdown) -> RenderableType:
 
 
 def memory_lines(of: MemoryBreakdown) -> list[tuple[str, str, str]]:
-    """Each term: its name, GiB, and how it comes about."""
+    """Each term: its name, GiB, and its derivation."""
     reserve = f", less {units.bytes(of.reserve_bytes)}" if of.reserve_bytes else ""
     nominal = "nominal; the driver's value is not known"
     if of.physical_bytes != of.nominal_bytes:
