@@ -293,8 +293,9 @@ class Server:
     The next step has the number `step`. In this step, `decoding` sequences decode, with `kept` cached tokens
     in total. `chunks` are its prefill chunks: request, new tokens and cached tokens. `demand` is the sum of
     `final` over running requests. Before the step `hold_until` the policy runs no prefill. Before the step
-    `received` the policy looked for new requests. `flying` blocks contain tokens in flight, which windows
-    leave after the step.
+    `received` the policy looked for new requests. `retraction` is SGLang's last: its step, and the share of
+    future tokens that admissions then reserve. `flying` blocks contain tokens in flight, which windows leave
+    after the step.
     """
 
     # Access to slots is faster than to a dict with this many entries.
@@ -304,7 +305,7 @@ class Server:
         *("blocks", "sharing", "batch", "waiting", "late", "reading", "running", "ends", "deadlines"),
         *("chunks", "on_ranks", "lanes", "prefix_tokens", "flying", "ahead"),
         *("step", "decoding", "kept", "demand", "preempted", "hold_until", "received", "now", "decoded_s"),
-        "until",
+        *("until", "changes", "retraction", "_to_come"),
     )
 
     def __init__(
@@ -349,6 +350,9 @@ class Server:
         self.ends: list[tuple[int, int]] = []
         self.step = self.decoding = self.kept = self.demand = self.preempted = self.flying = 0
         self.received = 0
+        self.changes = 0  # how often a sequence has begun or stopped to decode
+        self._to_come = (0, 0, 0), 0
+        self.retraction = 0, 0.0
         self.hold_until: int | None = None
         self.now = self.decoded_s = self.until = 0.0
         self.log = bytearray()
@@ -527,7 +531,11 @@ class Server:
 
     def to_come(self, most: int) -> int:
         """The remaining output tokens of all decoding requests, at most `most` each, without cancellation."""
-        return sum(min(end - self.step + self.cancelled[request], most) for end, request in self.ends)
+        now = self.step, self.changes, most
+        if self._to_come[0] != now:
+            left, cancelled = self.left, self.cancelled
+            self._to_come = now, sum(min(left(one, end) + cancelled[one], most) for end, one in self.ends)
+        return self._to_come[1]
 
     def preempt(self, request: int) -> None:
         """Free the blocks of a request; its tokens are processed again after the next admission."""
@@ -589,7 +597,7 @@ class Server:
         if self.late:
             most = min(most, self._steps_until_receive())
         if self.hold_until is not None:
-            most = min(most, self.hold_until - step)
+            most = min(most, max(1, self.hold_until - step))
         if self.demand > self.blocks.total:
             room = self.blocks.steps(step)
             if not room:
@@ -678,6 +686,7 @@ class Server:
         """A sequence decodes from the next step on, until it has `left` more tokens."""
         heappush(self.ends, (self.step + left, request))
         self.decoding += 1
+        self.changes += 1
         self.kept += context
         if self.batch is not None:
             self.batch.join(context)
@@ -694,6 +703,7 @@ class Server:
     def _end_decode(self, request: int, context: int) -> None:
         """Stop decoding a sequence with `context` cached tokens, and free its blocks."""
         self.decoding -= 1
+        self.changes += 1
         self.kept -= context
         if self.batch is not None:
             self.batch.leave(context)
@@ -881,6 +891,7 @@ def fast_loop(server: Server, first: int, comes_s: Sequence[float]) -> int:  # n
     server.waiting.extend(range(read, ready))
     server.late.extend(range(ready, come))
     server.ends[:] = [divmod(end, count) for end in ends]
+    server.changes += 1
     _runs(server, first, {joined: part} if part else {})
     return come
 

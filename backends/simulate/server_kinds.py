@@ -329,12 +329,6 @@ class SpeculativeServer(Server):
         done = self.step - schedule.step
         return int(schedule.made[-1]) - (int(schedule.made[done - 1]) if done else 0)
 
-    def to_come(self, most: int) -> int:
-        """The remaining output tokens of all decoding sequences, at most `most` each, without
-        cancellation.
-        """
-        return sum(min(self.left(request, end) + self.cancelled[request], most) for end, request in self.ends)
-
     def _advance_contexts(self, steps: int) -> None:
         """Counts steps of all that decode; the batch has been advanced already."""
         self.step += steps
@@ -355,6 +349,7 @@ class SpeculativeServer(Server):
         self.blocks.begin(self.step, np.diff(held, prepend=self.blocks.of(context)))
         heappush(self.ends, (self.step + steps, request))
         self.decoding += 1
+        self.changes += 1
         self.kept += context
 
     def _end_decode(self, request: int, context: int) -> None:
@@ -364,6 +359,7 @@ class SpeculativeServer(Server):
         first = self.blocks.of(schedule.context)
         self.used[request] += done
         self.decoding -= 1
+        self.changes += 1
         self.kept -= context
         self.batch.stop(context, np.diff(schedule.made, prepend=0)[done:])
         self.blocks.stop(self.step, np.diff(schedule.held, prepend=first)[done:])

@@ -10,12 +10,13 @@ from llmir.base.dataclass import dataclass
 if TYPE_CHECKING:
     from llmir.backends.simulate.server import Capacity, Server
 
-CLIP = (
-    4096  # largest number of future tokens that count for a request: CLIP_MAX_NEW_TOKENS, schedule_policy.py
-)
-# The share of the future tokens of running requests that an admission keeps free: its value after 600 decode
-# steps, 0.7 · 0.14 (SGLANG_INIT_NEW_TOKEN_RATIO, SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR).
+# The largest number of future tokens that count for a request: CLIP_MAX_NEW_TOKENS, schedule_policy.py.
+CLIP = 4096
+# The share of the future tokens of running requests that an admission keeps free: its least value, reached
+# after 600 decode steps, 0.7 · 0.14 (SGLANG_INIT_NEW_TOKEN_RATIO, SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR), and its
+# decrease in a step (SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS).
 SHARE = 0.098
+DECAY = (0.7 - SHARE) / 600
 HEADROOM = 20  # decode steps that must fit after a preemption: retract_decode_steps
 
 
@@ -27,7 +28,7 @@ class Sglang(Policy):
     A request is admitted if the free blocks suffice for its prompt and its largest output, in addition to a
     share of the future tokens of running requests. If decodes run out of blocks, requests are preempted until
     some steps fit: first those with the fewest generated tokens, and the longest prompt among equals. They
-    join the end of the queue.
+    join the end of the queue, and the share rises, so that they do not return at once.
     """
 
     name: ClassVar[str] = "sglang"
@@ -47,7 +48,10 @@ class Sglang(Policy):
             server.to_read[one] - done + min(self._left(server, one), CLIP)
             for one, done in server.reading.items()
         )
-        free = server.blocks.free * size - SHARE * to_come - reserved
+        step, share = server.retraction
+        share = max(SHARE, share - DECAY * (server.step - step))
+        server.hold_until = server.step + 1 if share > SHARE else None  # the next step may admit it
+        free = server.blocks.free * size - share * to_come - reserved
         unread = server.to_read[request] - server.cached[request]
         own = (
             server.blocks_needed(request, unread) * size
@@ -64,13 +68,12 @@ class Sglang(Policy):
 
     def relieve(self, server: Server) -> None:
         """Preempt at least one request, and leave at least one running."""
-        first = True
-        while server.decoding > 1 and (
-            first or server.blocks.free * server.blocks.size < server.decoding * HEADROOM
-        ):
-            _, _, last = min(
-                (server.made(request, end), -server.prompt[request], request) for end, request in server.ends
-            )
+        order = sorted((server.made(one, end), -server.prompt[one], one) for end, one in server.ends)
+        for _, _, last in order[:-1]:
             server.preempt(last)
             server.waiting.append(last)
-            first = False
+            if server.blocks.free * server.blocks.size >= server.decoding * HEADROOM:
+                break
+        made = sum(server.made(one, end) for end, one in server.ends)
+        total = sum(server.generate[one] + server.cancelled[one] for _, one in server.ends)
+        server.retraction = server.step, min(1.0, (made + HEADROOM * server.decoding) / (total + 1))

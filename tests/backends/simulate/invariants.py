@@ -208,12 +208,12 @@ class AuditedServer(Server):
 
     def _begin(self) -> None:
         """Counts who is there when a step begins."""
-        lost = self.inside.keys() - {*self.waiting, *self.running}
+        lost = self.inside.keys() - {*self.waiting, *self.running, *self.late}
         assert lost <= self.late_ones, "a request is lost"  # who came late waits from the next step on
         self.late_ones -= lost
         assert len(self.waiting) == len({*self.waiting}), "it waits twice"
         assert not self.running.keys() & {*self.waiting}, "it waits and runs"
-        there = len(self.waiting) + len(self.running) + len(lost)
+        there = len(self.waiting) + len(self.running) + len(self.late) + len(lost)
         assert there == len(self.inside), "a request that ended is there"
         self.spans.append((self.now, there))
 

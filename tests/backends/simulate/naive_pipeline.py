@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .naive_server import Request
+from .naive_server import DECAY, Request
 from .naive_trtllm import Patient
 
 
@@ -103,5 +103,6 @@ class Pipeline(Patient):
         self.log.append((self.now, until - self.now, here, self.free()))
         self.now = until
         if whole:
+            self.share_to_come -= DECAY
             self.turn = 0
             self.make(sorted(decoding, key=lambda r: r.number))

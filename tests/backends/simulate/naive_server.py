@@ -10,7 +10,7 @@ from llmir.backends.simulate.server import Capacity
 
 # Seconds by contexts of decodes and chunks of each rank.
 Step = Callable[[list[int], list[list[tuple[int, int]]]], float]
-SHARE, CLIP, HEADROOM = 0.098, 4096, 20  # of SGLang
+SHARE, DECAY, CLIP, HEADROOM = 0.098, 0.602 / 600, 4096, 20  # of SGLang
 
 
 @dataclass(eq=False)
@@ -55,6 +55,7 @@ class Naive:
         self.cautious, self.interval, self.counted = cautious, 1, 0
         self.mixes = engine in ("vllm", "trtllm")
         self.waiting, self.late, self.running, self.done = (list[Request]() for _ in range(4))
+        self.share_to_come = SHARE
         self.now, self.unused = 0.0, list(range(room.blocks))
         self.kept: dict[int, list[int]] = {}  # blocks by hash, as they were given back
         self.log: list[tuple[float, float, int, int]] = []  # steps: begin, seconds, requests, free blocks
@@ -118,6 +119,10 @@ class Naive:
                 least = HEADROOM * len(self.running) if len(self.running) > 1 else 0
             else:
                 self.preempt(self.running[-1])
+        if self.engine == "sglang" and len(self.running) < before:
+            rest = [r for r in self.running if r.decodes]
+            room = sum(len(r.times) + HEADROOM for r in rest)
+            self.share_to_come = min(1.0, room / (sum(r.asked for r in rest) + 1))
         return len(self.running) < before
 
     def come(self, r: Request, now: float) -> None:
@@ -202,7 +207,7 @@ class Naive:
             return reserved <= self.room.blocks and self.more(r, new) <= self.free()
         if self.engine == "sglang":
             rest = {q: min(q.asked - len(q.times), CLIP) for q in self.running}
-            to_come = SHARE * sum(rest[q] for q in self.running if q.decodes)
+            to_come = max(SHARE, self.share_to_come) * sum(rest[q] for q in self.running if q.decodes)
             reads = sum(self.more(q, q.unread()) + rest[q] for q in self.running if not q.decodes)
             return to_come + reads < self.free()
         if self.cautious:
@@ -217,6 +222,7 @@ class Naive:
             ranks = [[(n, r.stored - n) for r, n in chunks if r.rank == k] for k in range(self.room.ranks)]
             seconds = self.step([r.stored for r in decoding], ranks)
             self.counted += 1000 if chunks else 1
+            self.share_to_come -= DECAY if decoding else 0
             self.log.append((self.now, seconds, len(self.waiting + self.late + self.running), self.free()))
             self.now += seconds
             for r, _ in chunks:  # nothing is in flight
