@@ -261,13 +261,18 @@ def simulation_settings(found: Simulation) -> list[tuple[str, str]]:
     ]
 
 
+def server_text(found: Simulation) -> str:
+    """The model with the parts that are not counted, the devices, and the scheduler."""
+    return f"{wording.model_on_devices(found.job)}, {found.policy.name} scheduler"
+
+
 def answer_lines(found: Simulation) -> list[tuple[str, str]]:
     """Whether the server keeps up, and the requests that meet the limits."""
     limits = (("TTFT", found.max_ttft_s), ("TPOT", found.max_tpot_s))
     named = " and ".join(f"{name} within {units.time(limit)}" for name, limit in limits if limit)
     good, share = found.goodput, found.goodput_share
     return [
-        ("server", f"{wording.model_on_devices(found.job)}, {found.policy.name} scheduler"),
+        ("server", server_text(found)),
         ("load", load_text(found)),
         *([] if good is None or share is None else [("goodput", _good(good, share, named))]),
     ]
@@ -433,7 +438,7 @@ def replications(found: Replications) -> Group:
     ]
     count = len(found.runs)
     first = found.runs[0]
-    head = [("server", f"{wording.model_on_devices(first.job)}, {first.policy.name} scheduler")]
+    head = [("server", server_text(first))]
     head += [("load", f"{found.overloaded} of {count} replications are overloaded")]
     how = [("replications", f"{count} with different seeds; ± contains the mean in 95% of cases")]
     settings = table.pairs([*how, *simulation_settings(first)])
@@ -597,5 +602,6 @@ def rates(found: RateSeries) -> Group:
         state = "" if over is None else "overloaded" if over >= 0.5 else "stable"
         table.add(shown, (units.digits(row["rate"]), *said, units.digits(row["output_tokens_per_s"]), state))
     stable = sum(row["largest_rate"] for row in rows(found)) / len(found.runs)
-    head = [("capacity", f"{units.digits(stable)} requests/s")]
+    one = first_run(found.runs[0])
+    head = [("server", server_text(one)), ("capacity", f"{units.digits(stable)} requests/s")]
     return table.stack(table.pairs(head), "", shown, "", table.pairs(rate_settings(found)))
