@@ -86,29 +86,45 @@ def capacity_lines(largest: LargestLoad, answer: CapacityAnswer) -> Iterator[tup
     each = f" of each of {largest.job.batch:,}" if answer.what == "context" and largest.job.batch > 1 else ""
     yield answer.what, many(answer) + each
     yield "  limit", bound(answer)
-    if answer.binding:
+    alone = (answer.of(PREFILL), answer.of(DECODE))
+    if answer.binding and any(limit is not answer.binding for limit in alone):
         yield "  alone", f"{phase(answer, PREFILL)}; {phase(answer, DECODE)}"
     if not answer.most:
         return
+    yield from (("  prefill", _steps(answer, limit)) for limit in answer.limits if not limit.hard)
     used, rate = answer.spent, units.digits(answer.output_tokens_per_s)
     cost = [] if used.usd_per_mtok is None else [f"{wording.usd(used.usd_per_mtok)} per million"]
     drawn = [] if used.watts is None else [f"at most {wording.joules(used.joules_per_token)} per token"]
     yield "  speed", ", ".join([f"{rate} output tokens/s", *cost, *drawn])
 
 
+def _steps(answer: CapacityAnswer, limit: CapacityLimit) -> str:
+    """The tokens of all prompts beside those of a step."""
+    if limit.allowed is None or limit.used <= limit.allowed:
+        return "all prompts fit in one step"
+    one, more = (words.partition(" ")[0] for words in WHAT[answer.what])
+    fit = f"{limit.most:,} {one if limit.most == 1 else more}"
+    return f"{limit.used:,.0f} prompt tokens take several steps of {limit.allowed:,.0f}; one step fits {fit}"
+
+
 def rows(answer: CapacityAnswer) -> list[tuple[str, ...]]:
-    """A row for each limit."""
+    """A row for each limit that must hold."""
     return [
         (
             name(limit),
             limit.phase,
-            "no limit" if limit.most is None else f"{limit.most:,}",
             _shown(limit, limit.used),
-            _NONE if limit.allowed is None else _shown(limit, limit.allowed),
-            _NONE if limit.more is None else f"+{_shown(limit, limit.more)}",
+            "none set" if limit.allowed is None else _shown(limit, limit.allowed),
+            f"+{_shown(limit, limit.more)}" if limit.more else _NONE,
+            "unlimited" if limit.most is None else f"{limit.most:,}",
         )
         for limit in answer.limits
+        if limit.hard
     ]
+
+
+def _server(largest: LargestLoad) -> list[tuple[str, str]]:
+    return [("server", wording.model_on_devices(largest.job))]
 
 
 def head(largest: LargestLoad) -> list[tuple[str, str]]:
@@ -124,13 +140,17 @@ def head(largest: LargestLoad) -> list[tuple[str, str]]:
 
 @sectioned(of=LargestLoad)
 def sections(largest: LargestLoad) -> list[Section]:
-    """The requests, and each answer with the limit that decides and all other limits."""
-    found = [Section(("", ""), head(largest))]
+    """Each answer with the limit that decides and all other limits, and the requests."""
+    found = []
     for answer in largest.answers.values():
         found.append(Section(("", ""), list(capacity_lines(largest, answer))))
-        headings = ("limit", "phase", "largest", f"at {answer.at:,}", "allowed", _more(answer))
+        headings = ("limit", "phase", f"at {answer.at:,}", "allowed", _more(answer), "alone allows")
         found.append(Section(headings, rows(answer), 2))
-    return found
+    return [
+        found[0]._replace(rows=[*_server(largest), *found[0].rows]),
+        *found[1:],
+        Section(("", ""), head(largest)),
+    ]
 
 
 @exporter("csv", ".csv", of=LargestLoad)
