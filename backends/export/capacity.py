@@ -213,40 +213,40 @@ RANKS = "contexts, buffers of collectives"
 
 @table.table_of(of=MemoryBreakdown)
 def shown(of: MemoryBreakdown) -> RenderableType:
-    """One line per term, in GiB as in the logs of engines."""
+    """One line per term, in GB as in other reports and in GiB as in the logs of engines."""
     from rich.padding import Padding
     from rich.text import Text
 
-    by = f", as {of.engine} holds it" if of.engine else ""
-    title = Text(wording.plain(f"memory of a rank: {of.model} on {of.device}{by}"), style="bold")
-    rows = table.columns(["", "GiB", ""], ["GiB"], [""])
+    by = f" with {of.engine}" if of.engine else ""
+    title = Text(wording.plain(f"memory of one rank: {of.model} on {of.device}{by}"), style="bold")
+    rows = table.columns(["", "GB", "GiB", ""], ["GB", "GiB"], [""])
     for row in memory_lines(of):
         table.add(rows, row, styles=["bold"])
     return table.stack(title, "", Padding(rows, (0, 0, 0, 2), expand=False))
 
 
-def memory_lines(of: MemoryBreakdown) -> list[tuple[str, str, str]]:
-    """Each term: its name, GiB, and how it comes about."""
+def memory_lines(of: MemoryBreakdown) -> list[tuple[str, ...]]:
+    """Each term: its name, GB, GiB, and its origin. Usable memory is the sum of the terms below it."""
     reserve = f", less {units.bytes(of.reserve_bytes)}" if of.reserve_bytes else ""
     nominal = "nominal; the driver's value is not known"
     if of.physical_bytes != of.nominal_bytes:
-        nominal = f"physical, of {_gib(of.nominal_bytes)} nominal"
+        nominal = f"physical; the datasheet says {_gib(of.nominal_bytes)} GiB"
     aside = " (outside the usable memory)" if of.rule == "static" else ""
-    graphs = f", {_gib(of.graph_bytes)} for CUDA graphs" if of.graph_bytes else ""
+    graphs = f", {_gib(of.graph_bytes)} GiB for CUDA graphs" if of.graph_bytes else ""
     tokens = "any number of tokens" if of.kv_tokens is None else f"{of.kv_tokens:,} tokens"
     limits = ""
     if of.max_num_seqs is not None:
         limits = f"; a step takes {of.max_batched_tokens:,} tokens, of {of.max_num_seqs:,} sequences at most"
     return [
-        ("memory", _gib(of.physical_bytes), nominal),
-        ("usable", _gib(of.usable_bytes), f"{100 * of.share:.4g}% of {WHOLE[of.rule]}{reserve}"),
-        ("weights", _gib(of.weight_bytes), ""),
-        ("activations", _gib(of.activation_bytes), of.fullest + aside),
-        *([("overhead", _gib(of.overhead_bytes), RANKS + graphs + aside)] if of.engine else []),
-        ("KV cache", _gib(of.kv_bytes), _rest(of)),
-        ("", "", f"{tokens}{_blocks(of)}"),
-        ("", "", f"{requests(of)}{limits}"),
-        *([("", "", _concurrency(of))] if of.rule == "physical" else []),
+        ("memory", *_both(of.physical_bytes), nominal),
+        ("usable", *_both(of.usable_bytes), f"{100 * of.share:.4g}% of {WHOLE[of.rule]}{reserve}"),
+        ("weights", *_both(of.weight_bytes), ""),
+        ("activations", *_both(of.activation_bytes), of.fullest + aside),
+        *([("overhead", *_both(of.overhead_bytes), RANKS + graphs + aside)] if of.engine else []),
+        ("KV cache", *_both(of.kv_bytes), _rest(of)),
+        ("", "", "", f"{tokens}{_blocks(of)}"),
+        ("", "", "", f"{requests(of)}{limits}"),
+        *([("", "", "", _concurrency(of))] if of.rule == "physical" else []),
     ]
 
 
@@ -268,7 +268,7 @@ def _rest(of: MemoryBreakdown) -> str:
     """The memory for caches, or the missing memory."""
     held = of.weight_bytes + (of.activation_bytes + of.overhead_bytes if of.rule != "static" else 0)
     missing = held - of.usable_bytes
-    return "the rest" if missing < 0 else f"nothing is left, {_gib(missing)} are missing"
+    return "the rest" if missing < 0 else f"nothing is left, {_gib(missing)} GiB are missing"
 
 
 def _unlike(of: MemoryBreakdown) -> str:
@@ -280,6 +280,11 @@ def _unlike(of: MemoryBreakdown) -> str:
 
 def _blocks(of: MemoryBreakdown) -> str:
     return f", in blocks of {of.block}" if of.block > 1 else ""
+
+
+def _both(bytes: float) -> tuple[str, str]:
+    """GB and GiB."""
+    return f"{bytes / 1e9:,.2f}", _gib(bytes)
 
 
 def _gib(bytes: float) -> str:
