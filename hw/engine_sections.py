@@ -75,6 +75,7 @@ class CacheRule:
     `split` divides memory into pools (`SPLITS`). The pool of windows has `window_ratio` times the tokens of
     the other pool; pools by window have shares in proportion to the bytes of their windows. Caches in `keeps`
     (`window`, `chunk`) never free a block. A window retains the tokens of `steps` steps in flight. With
+    `wide_pages`, pages are large enough for a state of a layer; otherwise a state takes several pages. With
     `models`, a list of architectures, all other models retain all tokens in one pool.
     """
 
@@ -82,6 +83,7 @@ class CacheRule:
     window_ratio: float = 0.0
     keeps: tuple[str, ...] = KEPT
     steps: int = 0
+    wide_pages: bool = False
     models: tuple[str, ...] = ()
     source: str = ""
 
@@ -162,6 +164,7 @@ CACHES = {
     "window_ratio": Key("window_ratio", schema.number),
     "keeps": Key("keeps", _kept),
     "steps": Key("steps", schema.count),
+    "wide_pages": Key("wide_pages", schema.flag),
     "models": Key("models", schema.spellings),
     "source": Key("source", schema.text, required=True),
 }

@@ -378,7 +378,7 @@ def stage_caches(states: Sequence[CacheState], block: int, rule: CacheRule, part
     for kind, times in kinds.items():
         alone = None not in growing and growing  # states have no separate pool
         pools.setdefault(growing[0] if alone and kind.state else names[kind], Counter())[kind] += times
-    return StageCaches(tuple(_pool(each, block) for each in pools.values()), rule)
+    return StageCaches(tuple(_pool(each, block, rule.wide_pages) for each in pools.values()), rule)
 
 
 def _pool_name(kept: int | None, rule: CacheRule) -> int | None:
@@ -407,16 +407,16 @@ def _growth(state: CacheState, keeps: Collection[str]) -> _Growth:
     return _Growth(state.row, per=max(1, round(_SPAN / (two - one))))
 
 
-def _pool(kinds: Counter[_Growth], block: int) -> CachePool:
+def _pool(kinds: Counter[_Growth], block: int, wide: bool) -> CachePool:
     """Build a pool of equal pages.
 
-    Blocks of attention have `block` tokens, or a multiple so that a state fits in a page; shorter rows have
-    more tokens in a block. A page covers as many layers as the rarest kind has, or all if no kind has 25%
-    more, and a state takes one (`_get_kv_cache_groups_uniform_page_size` of vllm/v1/core/kv_cache_utils.py).
+    Blocks of attention have `block` tokens, and `wide` ones a multiple so that a state fits in a page.
+    Shorter rows have more tokens in a block. A page covers as many layers as the rarest kind has, or all
+    if no kind has 25% more (`_get_kv_cache_groups_uniform_page_size` of vllm/v1/core/kv_cache_utils.py).
     """
     widest, largest = max(kind.row for kind in kinds), max(kind.state for kind in kinds)
     least = block * widest
-    page = max(1, ceil(largest / least)) * least if widest else largest
+    page = (max(1, ceil(largest / least)) if wide else 1) * least if widest else largest
     layers = _group(kinds.values())
     each = {kind: ceil(times / layers) for kind, times in kinds.items()}
     growing = [kind for kind in kinds if kind.row]
@@ -424,7 +424,7 @@ def _pool(kinds: Counter[_Growth], block: int) -> CachePool:
     return CachePool(
         page * layers,
         tuple(CacheGroup(page // kind.row * kind.per, each[kind], kind.kept) for kind in growing),
-        sum(n for kind, n in each.items() if kind.state),
+        sum(n * ceil(kind.state / page) for kind, n in each.items()),
         sum(kind.row / kind.per * kinds[kind] for kind in growing),
         None if None in kept else max((n for n in kept if n is not None), default=0) + 1,
     )

@@ -169,6 +169,8 @@ def _workers(jobs: int) -> Iterator[Any]:
 
                 # The pool's thread then sees canceled futures, and would log them.
                 threading.excepthook = lambda _: None
+                # Tasks that no worker will read must not keep the pool waiting.
+                executor._call_queue.cancel_join_thread()
                 for child in multiprocessing.active_children():
                     child.terminate()
                 raise

@@ -125,7 +125,10 @@ def test_no_process_outlives_its_parent(command: str, by: int, tmp_path: Path) -
             assert until(lambda: len(children(process.pid)) >= 2, 60)
             workers = children(process.pid)
             process.send_signal(by)
-            process.wait(60)
+            try:
+                process.wait(60)
+            finally:
+                process.kill()
             assert process.returncode == (143 if by == signal.SIGTERM else -by)
     assert workers
     # Within 2 s on an idle machine.

@@ -107,6 +107,17 @@ def test_states_beside_windows_alone_have_no_pool_of_their_own(split: str) -> No
     assert pool.state * pool.bytes >= 18 * 4096
 
 
+@given(st.integers(1, 10**6), st.sampled_from([1, 16, 32]))
+def test_a_state_takes_one_wide_page_or_the_narrow_pages_that_hold_it(size: int, block: int) -> None:
+    """vLLM widens the blocks of attention; in other engines they stay as long as the engine sets them."""
+    both = [state("int8[B, C, 64]", "a", 2), state(f"int8[B, {size}]", "m", 2)]
+    for wide in (False, True):
+        ((pool,),) = (stage_caches(both, block, CacheRule(wide_pages=wide)).pools,)
+        assert wide or pool.groups == (CacheGroup(block),)
+        assert not wide or pool.state == 1
+        assert 0 <= pool.state * pool.bytes - 2 * size < pool.bytes
+
+
 def test_a_cache_that_is_kept_is_one_of_full_attention() -> None:
     alike = [state("bf16[B, C, 8]", "a", 2), state("bf16[B, min(C, 127), 8]", "b", 6)]
     kept = stage_caches(alike, 16, CacheRule(keeps=("window",)))
