@@ -82,9 +82,15 @@ def plans(found: Plans) -> Mapping[str, Any]:
     tables = [_table(found, whys)] if found.shown else []
     views = [_front(found, about, "tall" if curves else "wide"), *curves, *tables, *_refused(found)]
     changed = plan_text.settings(found.best) if found.best else []
-    lines = [*plan_text.traffic_lines(found), *plan_text.sizes(found), *changed]
+    lines = [*changed, *plan_text.traffic_lines(found)]
     first = [plan_text.basis(found), *lines, *plan_text.doubts(found)]
-    more = [*absent, *plan_text.goals(found), *plan_text.energy(found), *hourly_sections(found)]
+    more = [
+        *plan_text.sizes(found),
+        *absent,
+        *plan_text.goals(found),
+        *plan_text.energy(found),
+        *hourly_sections(found),
+    ]
     return document(
         model,
         _objective(found),
