@@ -3,18 +3,19 @@
     llmir validate gemm.csv gemm_amd.csv moe.csv moe_amd.csv collective.csv elementwise_recent.csv -o rows.csv
     python benchmarks/bars.py rows.csv
 
-Laws are fitted to these rows, so that the errors are in sample; the printed ± is the mean error on shapes
-left out of the fit. Left out are rows that are faster than a roofline.
+The kernel models are fitted to these rows, so that the errors are in-sample; the printed ± is the mean error
+on held-out shapes. Rows that are faster than the roofline are excluded.
 """
 
 from __future__ import annotations
 
-import csv
 import sys
 from collections.abc import Callable
-from statistics import fmean, median
+from pathlib import Path
 
-Row = dict[str, str]
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.whole import Row, errors, read
+
 NVIDIA = ("A100", "H100", "H200", "B200", "L40S")
 
 
@@ -46,20 +47,12 @@ GOALS: dict[str, tuple[float, Callable[[Row], bool]]] = {
 
 def main(path: str) -> None:
     """A line for each goal."""
-    with open(path, newline="") as file:
-        rows = [r for r in csv.DictReader(file) if r["predicted_s"] and r["measured_s"] and not r["exceeds"]]
+    rows = read(path)
     print("| kernels | rows | goal | mean error | median | bias | ± |\n|---|---|---|---|---|---|---|")
     for name, (goal, holds) in GOALS.items():
-        some = [r for r in rows if holds(r)]
-        if not some:
-            print(f"| {name} | 0 | {goal:.1%} | – | – | – | – |")
-            continue
-        errors = [float(r["predicted_s"]) / float(r["measured_s"]) - 1 for r in some]
-        sizes, bands = [abs(e) for e in errors], [float(r["band"]) for r in some if r["band"]]
-        numbers = (
-            f"{fmean(sizes):.1%} | {median(sizes):.1%} | {fmean(errors):+.1%} | {fmean(bands or [0]):.1%}"
-        )
-        print(f"| {name} | {len(some):,} | {goal:.1%} | {numbers} |")
+        if some := [r for r in rows if holds(r)]:
+            number, *shares = errors(some)[:5]
+            print(f"| {name} | {number:,} | {goal:.1%} | " + " | ".join(f"{x:.1%}" for x in shares) + " |")
 
 
 if __name__ == "__main__":

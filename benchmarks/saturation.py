@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import argparse
 import csv
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from statistics import fmean, median
 from typing import NamedTuple
 
 import llmir
@@ -23,6 +23,9 @@ from llmir.backends.silicon.rows import device_for, engine_at_version
 from llmir.backends.silicon.tables.table import load
 from llmir.backends.silicon.validate.requests import plain_model, row_types
 from llmir.base.errors import LlmirError
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.whole import statistics
 
 SOURCE = "trtllm_perf_overview"
 RATE = 1e5  # requests/s, which no server answers
@@ -84,13 +87,14 @@ def runs(path: Path) -> Iterator[Run]:
         yield Run(about, measured, found.output_tokens_per_s)
 
 
-def show(title: str, groups: Mapping[str, list[Run]]) -> None:
-    """A line for each group: rows, mean and median size of errors, bias."""
-    print(f"\n| {title} | rows | mean error | median | bias |\n|---|---|---|---|---|")
-    for name, each in groups.items():
-        sizes = [abs(run.error) for run in each]
-        bias = fmean(run.error for run in each)
-        print(f"| {name} | {len(each)} | {fmean(sizes):.1%} | {median(sizes):.1%} | {bias:+.1%} |")
+def groups(found: Iterable[Run]) -> dict[str, dict[str, list[Run]]]:
+    """The simulated rows: all, by device, by model and by lengths."""
+    known = [run for run in found if not run.reason]
+    tables: dict[str, dict[str, list[Run]]] = {"throughput at saturation": {"all": known}}
+    for key in ("device", "model", "lengths"):
+        for run in known:
+            tables.setdefault(key, {}).setdefault(run.about[key], []).append(run)
+    return tables
 
 
 def main() -> None:
@@ -99,13 +103,11 @@ def main() -> None:
     parser.add_argument("--rows", type=Path)
     given = parser.parse_args()
     found = list(runs(given.table))
-    known = [run for run in found if not run.reason]
-    show("throughput at saturation", {"all": known})
-    for key in ("device", "model", "lengths"):
-        groups: dict[str, list[Run]] = {}
-        for run in known:
-            groups.setdefault(run.about[key], []).append(run)
-        show(key, groups)
+    for title, lines in groups(found).items():
+        print(f"\n| {title} | rows | mean error | median | bias |\n|---|---|---|---|---|")
+        for name, each in lines.items():
+            number, *shares = statistics([run.error for run in each])[:4]
+            print(f"| {name} | {number} | " + " | ".join(f"{x:.1%}" for x in shares) + " |")
     for run in found:
         if run.reason:
             print(f"not simulated: {', '.join(run.about.values())}: {run.reason}")

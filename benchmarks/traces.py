@@ -104,26 +104,52 @@ def estimated(step: Step) -> tuple[dict[str, float], float]:
     return sums, float(found.error or 0.0)
 
 
+class Comparison(NamedTuple):
+    """Kernels of a step, or of one kind: their number, measured and printed seconds, and the printed ±."""
+
+    kernels: int
+    measured_s: float
+    printed_s: float
+    band: float | None = None
+
+    @property
+    def error(self) -> float:
+        """The relative error of the printed time."""
+        return self.printed_s / self.measured_s - 1
+
+
+def comparisons(folder: Path) -> dict[str, dict[str, Comparison]]:
+    """Each profile in a folder: the whole step under its own name, then each kind of kernels."""
+    found = {}
+    for name, step in STEPS.items():
+        if not (path := folder / f"{name}.json.gz").exists():
+            continue
+        kernels = measured(path, step)
+        times: dict[str, list[float]] = {}
+        for event in kernels:
+            times.setdefault(kind_of(event["name"]), []).append(event["dur"] * 1e-6)
+        printed, error = estimated(step)
+        kinds = {
+            kind: Comparison(len(each), sum(each), printed.get(kind, 0.0))
+            for kind, each in sorted(times.items())
+        }
+        total = sum(line.measured_s for line in kinds.values())
+        found[name] = {name: Comparison(len(kernels), total, sum(printed.values()), error), **kinds}
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Kernels of profiled steps beside printed steps.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--names", type=int, default=0, help="Names of kernels to print, of each profile.")
     given = parser.parse_args()
     print("| profile | kernels | measured | printed | error | ± |\n|---|---|---|---|---|---|")
-    for name, step in STEPS.items():
-        if not (path := given.folder / f"{name}.json.gz").exists():
-            continue
-        kernels = measured(path, step)
-        sums: dict[str, list[float]] = {}
-        for event in kernels:
-            sums.setdefault(kind_of(event["name"]), []).append(event["dur"] * 1e-6)
-        ours, error = estimated(step)
-        lines = {kind: (len(each), sum(each), ours.get(kind, 0.0)) for kind, each in sums.items()}
-        whole = len(kernels), sum(s for _, s, _ in lines.values()), sum(ours.values())
-        for kind, (count, was, will) in {name: whole, **dict(sorted(lines.items()))}.items():
-            sign = f"{error:.0%}" if kind == name else ""
-            cells = kind, count, f"{1e3 * was:.2f} ms", f"{1e3 * will:.2f} ms", f"{will / was - 1:+.0%}", sign
-            print("| " + " | ".join(map(str, cells)) + " |")
+    for name, lines in comparisons(given.folder).items():
+        for kind, line in lines.items():
+            band = "" if line.band is None else f"{line.band:.0%}"
+            times = f"{1e3 * line.measured_s:.2f} ms | {1e3 * line.printed_s:.2f} ms"
+            print(f"| {kind} | {line.kernels} | {times} | {line.error:+.0%} | {band} |")
+        kernels = measured(given.folder / f"{name}.json.gz", STEPS[name]) if given.names else []
         for event_name, (count, seconds) in _most(kernels, given.names):
             print(f"| `{event_name[:60]}` | {count} | {1e3 * seconds:.2f} ms | | | |")
 

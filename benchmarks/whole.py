@@ -1,19 +1,19 @@
-"""Errors of whole models, as the README and docs/results.md show them: tables in Markdown.
+"""Errors of whole models, as `make accuracy` summarizes them: tables in Markdown.
 
-llmir validate e2e.csv e2e_recent.csv -o rows.csv
-python benchmarks/whole.py rows.csv
+    llmir validate e2e.csv e2e_recent.csv -o rows.csv
+    python benchmarks/whole.py rows.csv
 
-Llamas and Qwens, which hosts are fitted to, by what was measured; models of other families; and all rows on
-A100, H100 and B200 by the number of GPUs. Left out are rows that are faster than the roofline of what their
-table says ran, and, where no line names it, the time to first token of servers, which has a queue in it.
+Groups of whole runs: Llamas and Qwens, to which the overheads of engines are fitted, by metric; models of
+other families; and all rows on A100, H100 and B200. Rows that are faster than the roofline of what their
+table states are excluded. TTFT of servers, which includes a queue, has rows of its own.
 
-For serving runs (`serving_2026.csv`) it prints instead, for TPOT and for throughput, groups by device,
-engine, model, basis and bin of users, with the printed error and the share of rows within it.
+Serving runs (`serving_2026.csv`) have tables of TPOT and throughput by device, engine, model, basis and bin
+of users, with the printed ± and the share of rows within it.
 
 *Decisions*: of the configurations (engine, precision, tp; and device) of a model and workload, predictions
-choose the one with the most throughput per GPU within a limit of TPOT. It scores its highest measured
-throughput within the limit, against the highest of all. Where no configuration is predicted within the limit,
-none is chosen, and all throughput is lost.
+choose the one with the most throughput per GPU within a limit of TPOT. The score is its highest measured
+throughput within the limit, divided by the highest of all configurations. If no configuration is predicted
+within the limit, nothing is chosen, and all throughput is lost.
 
 *TTFT* of `serving_2026_ttft.csv` is the median over requests, and of each point the median over its dates.
 """
@@ -22,12 +22,14 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean, median
+from typing import NamedTuple
 
 Row = dict[str, str]
 Rule = Callable[[Row], bool]
+Groups = dict[str, list[Row]]
 OURS = ("llama", "qwen", "vicuna")
 HOSTS = ("vllm", "trtllm", "sglang", "deepspeed", "hf-transformers")
 LOOP, STEADY = "serving_closed_loop", "serving_steady_state"
@@ -61,53 +63,106 @@ def queued(row: Row) -> bool:
     return row["metric"] == "ttft" and row["kind"] == LOOP
 
 
-def show(title: str, lines: dict[str, list[Row]]) -> None:
-    """Rows, mean and median of the sizes of errors, and their mean."""
-    print(f"\n| {title} | rows | mean error | median | bias |\n|---|---|---|---|---|")
-    for name, rows in lines.items():
-        errors = [float(r["predicted_s"]) / float(r["measured_s"]) - 1 for r in rows]
-        if errors:
-            sizes = [abs(e) for e in errors]
-            print(
-                f"| {name} | {len(rows):,} | {fmean(sizes):.1%} | {median(sizes):.1%} | {fmean(errors):.1%} |"
-            )
+class Errors(NamedTuple):
+    """Statistics of relative errors (predicted - measured) / measured, as shares.
+
+    `band` is the mean printed ±, `within` and `within_twice` the shares of rows with an error up to it and up
+    to twice it; they count only rows with a ±, and are 0 without any.
+    """
+
+    rows: int
+    mean: float
+    median: float
+    bias: float
+    band: float = 0.0
+    within: float = 0.0
+    within_twice: float = 0.0
 
 
-GROUPS = ("device", "engine", "relation", "users", "model", "device,engine,model")
+def statistics(errors: Sequence[float], bands: Sequence[float | None] = ()) -> Errors:
+    """Statistics of some errors, and of the printed ± of each if `bands` has them.
+
+    >>> statistics([0.25, -0.75], [0.5, 0.5])
+    Errors(rows=2, mean=0.5, median=0.5, bias=-0.25, band=0.5, within=0.5, within_twice=1.0)
+    """
+    sizes = [abs(e) for e in errors]
+    known = [(size, band) for size, band in zip(sizes, bands, strict=False) if band is not None]
+    shares = (
+        (fmean(b for _, b in known), *(fmean(size <= n * b for size, b in known) for n in (1, 2)))
+        if known
+        else ()
+    )
+    return Errors(len(sizes), fmean(sizes), median(sizes), fmean(errors), *shares)
+
+
+def errors(rows: Sequence[Row]) -> Errors:
+    """Statistics of rows of `llmir validate`."""
+    found = [float(r["predicted_s"]) / float(r["measured_s"]) - 1 for r in rows]
+    return statistics(found, [float(r["band"]) if r["band"] else None for r in rows])
+
+
+def read(path: str | Path) -> list[Row]:
+    """Rows with a measurement and an estimate, without those that are faster than the roofline."""
+    with Path(path).open(newline="") as file:
+        return [r for r in csv.DictReader(file) if r["predicted_s"] and r["measured_s"] and not r["exceeds"]]
+
+
+def show(title: str, groups: Groups, bands: bool = False) -> None:
+    """Print a line for each group: rows, mean and median error and bias; and ± with `bands`."""
+    heads = ["rows", "mean error", "median", "bias", *(["±", "within ±", "within 2 ±"] if bands else [])]
+    print(f"\n| {title} | {' | '.join(heads)} |\n|---|{'---|' * len(heads)}")
+    for name, rows in groups.items():
+        if rows:
+            number, *shares = errors(rows)[: len(heads)]
+            print(f"| {name} | {number:,} | " + " | ".join(f"{x:.1%}" for x in shares) + " |")
+
+
+BY = ("device", "device,engine", "engine", "relation", "users", "model", "device,engine,model")
+
+
+def by(rows: Sequence[Row], keys: str) -> Groups:
+    """Rows by the values of some columns, in order."""
+    groups: Groups = {}
+    for r in rows:
+        groups.setdefault(", ".join(r[key] for key in keys.split(",")), []).append(r)
+    return dict(sorted(groups.items()))
 
 
 def serving(rows: list[Row]) -> None:
     """A table for each metric of closed loops: all rows, and groups of them."""
     for metric, title in (("tpot", "TPOT"), ("token", "throughput")):
-        if not (some := [r for r in rows if r["metric"] == metric]):
-            continue
-        print(f"\n| {title} | rows | mean error | median | bias | ± | within ± | within 2 ± |")
-        print("|---|---|---|---|---|---|---|---|")
-        _with_bands("all", some)
-        for keys in GROUPS:
-            groups: dict[str, list[Row]] = {}
-            for r in some:
-                groups.setdefault(", ".join(r[key] for key in keys.split(",")), []).append(r)
-            for name in sorted(groups):
-                _with_bands(name, groups[name])
+        if some := [r for r in rows if r["metric"] == metric]:
+            groups = {"all": some}
+            for keys in BY:
+                groups |= by(some, keys)
+            show(title, groups, bands=True)
 
 
-def decisions(rows: list[Row]) -> None:
+class Decisions(NamedTuple):
+    """Choices among the configurations of some cases; shares of one, and the cases without any choice."""
+
+    cases: int
+    right: float
+    lost: float
+    nothing: int
+
+
+def decisions(rows: list[Row]) -> dict[str, Decisions]:
     """How often predictions choose the best configuration, and the throughput that they lose."""
-    by_row: dict[tuple[str, str], dict[str, Row]] = {}
+    by_row: dict[tuple[str, str, str], dict[str, Row]] = {}
     for r in rows:
-        by_row.setdefault((r["file"], r["row"]), {})[r["metric"]] = r
+        by_row.setdefault((r["file"], r["model"], r["row"]), {})[r["metric"]] = r
     points = [of for of in by_row.values() if {"tpot", "token"} <= of.keys()]
-    print("\n| decisions | cases | right | throughput lost | nothing chosen |\n|---|---|---|---|---|")
+    found = {}
     for title, case, choice in (
         ("on a given device", ("device", *CASE), CHOICE),
         ("device chosen too", CASE, ("device", *CHOICE)),
     ):
-        found = [score for each in _cases(points, case, choice).values() for score in _scores(each)]
-        if found:
-            right, lost = (fmean(each) for each in zip(*[(s == 1, 1 - s) for s, _ in found], strict=True))
-            none = sum(not chosen for _, chosen in found)
-            print(f"| {title} | {len(found):,} | {right:.1%} | {lost:.1%} | {none} |")
+        scores = [score for each in _cases(points, case, choice).values() for score in _scores(each)]
+        if scores:
+            right, lost = (fmean(each) for each in zip(*[(s == 1, 1 - s) for s, _ in scores], strict=True))
+            found[title] = Decisions(len(scores), right, lost, sum(not chosen for _, chosen in scores))
+    return found
 
 
 Points = list[dict[str, Row]]
@@ -145,84 +200,81 @@ def _most(points: Points, which: str, limit_s: float) -> float:
     return max((1 / (float(r[which]) * int(r["tp"])) for r in within), default=0.0)
 
 
-def first_tokens(rows: list[Row]) -> None:
-    """Errors of TTFT by engine, of points whose measurement is the median over their dates."""
+def first_tokens(rows: list[Row]) -> list[Row]:
+    """Points of TTFT, the measurement of each the median over its dates."""
     dates: dict[tuple[str, ...], list[Row]] = {}
     for r in rows:
         keys = "device", "engine", "model", "dtype", "tp", "workload", "concurrency", "predicted_s"
         dates.setdefault(tuple(r[key] for key in keys), []).append(r)
-    points = [
+    return [
         each[0] | {"measured_s": str(median(float(r["measured_s"]) for r in each))} for each in dates.values()
     ]
-    print("\n| TTFT | points | mean error | median | bias | ± | within ± | within 2 ± |")
-    print("|---|---|---|---|---|---|---|---|")
-    _with_bands("all", points)
-    for keys in (("engine",), ("device", "engine"), ("users",)):
-        groups: dict[str, list[Row]] = {}
-        for r in points:
-            groups.setdefault(", ".join(r[key] for key in keys), []).append(r)
-        for name in sorted(groups):
-            _with_bands(name, groups[name])
 
 
-def _with_bands(name: str, rows: list[Row]) -> None:
-    errors = [float(r["predicted_s"]) / float(r["measured_s"]) - 1 for r in rows]
-    bands = [(abs(e), float(r["band"])) for e, r in zip(errors, rows, strict=True) if r["band"]]
-    shares = [sum(e <= n * band for e, band in bands) / len(bands) if bands else 0.0 for n in (1, 2)]
-    sizes = [abs(e) for e in errors]
-    numbers = fmean(sizes), median(sizes), fmean(errors), fmean([b for _, b in bands] or [0.0]), *shares
-    print(f"| {name} | {len(rows):,} | " + " | ".join(f"{x:.1%}" for x in numbers) + " |")
-
-
-def main(path: str) -> None:
-    """Three tables."""
-    with Path(path).open(newline="") as file:
-        read = [r for r in csv.DictReader(file) if r["predicted_s"] and r["measured_s"] and not r["exceeds"]]
-    if loops := [r for r in read if r["kind"] == STEADY]:
-        serving(loops)
-        if any(r["metric"] == "token" for r in loops):
-            decisions(loops)
-        if firsts := [r for r in loops if r["metric"] == "ttft"]:
-            first_tokens(firsts)
-    read = [r for r in read if r["kind"] != STEADY]
-    if not read:
-        return
+def whole_runs(rows: list[Row]) -> dict[str, Groups]:
+    """Groups of whole runs other than those of `serving`, by the title of their table."""
 
     def where(*rules: Rule) -> list[Row]:
-        return [r for r in read if all(rule(r) for rule in rules)]
+        return [r for r in rows if all(rule(r) for rule in rules)]
 
     def ours(row: Row) -> bool:
         return any(name in row["model"].lower() for name in OURS)
 
     names = {"sglang": "SGLang", "trtllm": "TensorRT-LLM", "vllm": "vLLM"}
     nvidia = on("A100", "H100", "B200")
-    lines = {
-        f"TPOT under steady load, {gpu}: {name}": where(ours, of(engine, "tpot", gpu))
+    main = {
+        f"TPOT under steady load, {name} on {gpu}": where(ours, of(engine, "tpot", gpu))
         for gpu in ("H100", "B200")
         for engine, name in names.items()
     }
-    lines |= {
-        f"Static batch, A100 40 GB: {names[engine]}": where(ours, static(engine, "A100-40-SXM"))
+    main |= {
+        f"Static batch, {names[engine]} on A100 40 GB": where(ours, static(engine, "A100-40-SXM"))
         for engine in ("trtllm", "vllm")
     }
-    lines["Whole runs of engines with a host on A100, H100 and B200, every metric but TTFT of servers"] = (
-        where(nvidia, lambda r: r["engine"] in HOSTS, lambda r: not queued(r))
+    main["All runs on A100, H100 and B200, every metric except TTFT of servers"] = where(
+        nvidia, lambda r: r["engine"] in HOSTS, lambda r: not queued(r)
     )
-    lines["Not in that: static batch, MI250 by kernels of MI300X, MI355X and A100"] = where(
-        ours, static("vllm", "MI250")
+    main["Static batch on MI250, with kernels measured on MI300X, MI355X and A100 (not in the row above)"] = (
+        where(ours, static("vllm", "MI250"))
     )
-    lines |= {f"… TTFT of servers: {name}": where(ours, of(engine, "ttft")) for engine, name in names.items()}
-    show("whole runs of Llama and Qwen, but where engines are named", lines)
+    first = {f"TTFT under steady load, {name}": where(ours, of(e, "ttft")) for e, name in names.items()}
     others = where(lambda r: not ours(r), lambda r: not queued(r))
     amd = [r for r in others if r["device"] == "MI250"]
-    show("models of other families", {"NVIDIA": [r for r in others if r not in amd], "MI250": amd})
-    rows = where(nvidia, lambda r: not queued(r))
-    lines = {"all": rows, "engines with a host": [r for r in rows if r["engine"] in HOSTS]}
-    lines |= {f"tp {n}": [r for r in rows if r["tp"] == n] for n in "1248"}
+    other = {
+        "NVIDIA GPUs, other models than Llama and Qwen": [r for r in others if r not in amd],
+        "MI250, other models than Llama and Qwen": amd,
+    }
+    few = where(nvidia, lambda r: not queued(r))
+    lines = {"all engines": few, "engines with a fitted overhead": [r for r in few if r["engine"] in HOSTS]}
+    lines |= {f"tp {n}": [r for r in few if r["tp"] == n] for n in "1248"}
     for row in sorted(where(nvidia), key=lambda r: (r["engine"], r["kind"], r["metric"])):
-        said = f"{row['engine']}: {row['kind'].replace('_', ' ')}, {METRICS[row['metric']]}"
-        lines.setdefault(said + (", in no line above" if queued(row) else ""), []).append(row)
-    show("A100, H100 and B200", lines)
+        name = f"{row['engine']}: {row['kind'].replace('_', ' ')}, {METRICS[row['metric']]}"
+        lines.setdefault(name + (" (in no row above)" if queued(row) else ""), []).append(row)
+    return {
+        "whole runs": {name: each for name, each in main.items() if each},
+        "first tokens of servers": {name: each for name, each in first.items() if each},
+        "other models": {name: each for name, each in other.items() if each},
+        "A100, H100 and B200": {name: each for name, each in lines.items() if each},
+    }
+
+
+def main(path: str) -> None:
+    """Print the tables."""
+    rows = read(path)
+    if loops := [r for r in rows if r["kind"] == STEADY]:
+        serving(loops)
+        if choices := decisions(loops):
+            print("\n| decisions | cases | right | throughput lost | nothing chosen |\n|---|---|---|---|---|")
+            for title, d in choices.items():
+                print(f"| {title} | {d.cases:,} | {d.right:.1%} | {d.lost:.1%} | {d.nothing} |")
+        if points := first_tokens([r for r in loops if r["metric"] == "ttft"]):
+            groups = {"all": points}
+            for keys in ("engine", "device,engine", "users"):
+                groups |= by(points, keys)
+            show("TTFT", groups, bands=True)
+    if others := [r for r in rows if r["kind"] != STEADY]:
+        for title, lines in whole_runs(others).items():
+            show(title, lines)
 
 
 if __name__ == "__main__":

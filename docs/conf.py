@@ -33,11 +33,21 @@ html_show_copyright = False
 html_theme_options = {"source_edit_link": ""}
 
 
-def unlink_repository_files(app: Any, name: str, text: list[str]) -> None:
-    """Replace links to files outside docs/, which the site does not contain, by their labels."""
-    outside = r"(?<!!)\[([^\]]+)\]\((?:\.\./)+(?!docs/)[^)]*\)"
-    if "/" not in name:
-        text[0] = re.sub(outside, r"\1", text[0])
+SITE_PAGES = {"CONTRIBUTING.md": "project/contributing.md", "CHANGELOG.md": "project/changes.md"}
+
+
+def adapt_links(app: Any, name: str, text: list[str]) -> None:
+    """Lead links to files that the site does not contain to their pages, or replace them by their labels."""
+    up = name.count("/") + 1  # levels from the page to the root of the project
+    for file, page in SITE_PAGES.items():
+        text[0] = text[0].replace("](" + "../" * up + file, f"](/{page}")
+    text[0] = re.sub(rf"(?<!!)\[([^\]]+)\]\((?:\.\./){{{up}}}[^)]*\)", r"\1", text[0])
+
+
+def adapt_included_links(app: Any, path: Any, name: str, text: list[str]) -> None:
+    """Do the same for files outside docs/ that a page includes."""
+    text[0] = re.sub(r"\]\(docs/README\.md(#[^)]*)?\)", "](docs/index.md)", text[0])
+    text[0] = re.sub(r"\[([^\]]+)\]\((?!docs/|#|https?:)[^)]*\)", r"\1", text[0])
 
 
 def escape_asterisks(app: Any, ctx: Any, lines: list[str]) -> None:
@@ -47,6 +57,7 @@ def escape_asterisks(app: Any, ctx: Any, lines: list[str]) -> None:
 
 def setup(app: Any) -> None:
     """Register the handlers above."""
-    app.connect("source-read", unlink_repository_files)
+    app.connect("source-read", adapt_links)
+    app.connect("include-read", adapt_included_links)
     for part in ("description", "options", "arguments", "epilog"):
         app.connect(f"sphinx-click-process-{part}", escape_asterisks)

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Makes the virtual environment $2 with python $1, llmir in it, and gets Graphviz's dot where it can.
-# Everything is done once: what is there already is left alone.
+# Creates the virtual environment $2 with python $1, installs llmir with the extra $3 (optional) in it, and
+# installs Graphviz's dot if possible. Parts that exist already stay unchanged.
 set -eu
-python=$1 venv=$2
+python=$1 venv=$2 extra=${3:-}
 
 # Installs Debian packages as root, or with a sudo that asks nothing; fails where neither is at hand.
 apt() {
@@ -25,8 +25,8 @@ if ! [ -x "$venv/bin/python" ] || ! "$venv/bin/python" -m pip --version >/dev/nu
     }
     "$python" -m venv --clear "$venv"
 fi
-echo "setup: installing llmir and what it needs in $venv, a minute or two"
-"$venv/bin/python" -m pip install -qq --disable-pip-version-check -e ".[$3]"
+echo "setup: installing llmir${extra:+ and the packages of its extra $extra} in $venv"
+"$venv/bin/python" -m pip install -qq --disable-pip-version-check -e ".${extra:+[$extra]}"
 
 if ! command -v dot >/dev/null; then
     echo "setup: Graphviz is missing, trying to install it"

@@ -14,7 +14,7 @@ many products per clock as on the source, which a slower unit may not need (H20:
 bandwidth.
 
 The ratio of software rates to datasheets differs by vendor: AMD's products reach 0.3 to 0.5 of the matrix
-peak, NVIDIA's 0.7 (docs/results.md). Another vendor's kernels are scaled by this ratio.
+peak, NVIDIA's 0.7 (docs/dev/kernels.md). Another vendor's kernels are scaled by this ratio.
 """
 
 from __future__ import annotations

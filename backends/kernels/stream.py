@@ -112,8 +112,7 @@ def rope(row: Row) -> Call:
 
 # FLOPs that take as long as the offset of an element does, which PyTorch's `elementwise_kernel` computes
 # for tensors that are no plain rows (TensorIterator's OffsetCalculator); `torch.cat` computes two. In a
-# profile of eager Qwen1.5 on H100 they take 12 to 15 µs for 9.2 million elements (docs/results.md,
-# "Profiles").
+# profile of eager Qwen1.5 on H100 they take 12 to 15 µs for 9.2 million elements (docs/dev/runs.md).
 OFFSET_FLOPS = 24
 
 

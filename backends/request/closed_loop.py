@@ -38,7 +38,7 @@ from .workload import REQUESTS, ChunkSteps, Workload, prefill_chunks
 
 _HALVINGS = 60
 # Mean error of TTFT beyond that of the prefill step (queues, HTTP, tokenization, bursts): with it, 65% of 96
-# closed loops of 2026 lie within ± and 96% within 2 ± (docs/results.md, "Serving runs of 2026").
+# closed loops of 2026 lie within ± and 96% within 2 ± (docs/dev/runs.md).
 SERVER_TTFT_ERROR = 0.3
 
 

@@ -69,7 +69,7 @@ class SeedRun(NamedTuple):
         return cls(*figures, (limited[0], limited[1]), float(good.mean()), (ttft_s, tpot_s), most)
 
 
-RATE_ERROR = 0.02  # of a simulated largest rate: two standard deviations over seeds (docs/results.md)
+RATE_ERROR = 0.02  # of a simulated largest rate: two standard deviations over seeds (docs/dev/checks.md)
 SATURATION = 3000  # lengths of requests that saturate a server, spread over all that are drawn
 
 # Verdicts

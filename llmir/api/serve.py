@@ -360,7 +360,7 @@ def pools(prefill: Profile, decode: Profile, link: str) -> Pools:
         A `Pools`.
 
     Raises:
-        InputError: The engine does not support these pools (docs/servers.md).
+        InputError: The engine does not support these pools (docs/ranks.md).
 
     >>> import llmir
     >>> model = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))

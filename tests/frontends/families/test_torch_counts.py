@@ -117,7 +117,7 @@ def test_the_models_that_were_ever_supported_still_are() -> None:
 
 @pytest.mark.parametrize("row", PEAKS["rows"], ids=lambda row: "-".join(map(str, row[:-1])))
 def test_live_memory_is_the_dataflow_peak_that_torch_has(row: list[object]) -> None:
-    """Equal but where eager scores dominate; there, within 10% below (see docs/results.md)."""
+    """Equal but where eager scores dominate; there, within 10% below (see docs/dev/checks.md)."""
     case: dict[str, Any] = dict(zip(PEAKS["columns"], row, strict=True))
     batch, tokens, heads, head = case["b"], case["s"], 8, 64
     wide = {"float32": 4, "bfloat16": 2}[case["dtype"]]

@@ -1,14 +1,15 @@
 #!/bin/sh
-# Builds the wheel into dist/ with python $1, then uses it from another folder in a fresh environment.
+# Installs the wheel $2 in a fresh environment made by python $1, and uses it from another folder.
+# Then runs the remaining arguments as a command, with RUN set to the folder of the environment's programs.
 set -eu
 python=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
+wheel=$(cd "$(dirname "$2")" && pwd)/$(basename "$2")
+shift 2
 away=$(mktemp -d)
 trap 'rm -rf "$away"' EXIT
 
-rm -rf build dist
-"$python" -m pip wheel . -qq --disable-pip-version-check --no-deps -w dist
 "$python" -m venv "$away/venv"
-"$away/venv/bin/python" -m pip install -qq --disable-pip-version-check dist/*.whl
+"$away/venv/bin/python" -m pip install -qq --disable-pip-version-check "$wheel"
 cd "$away"
 unset PYTHONPATH
 "$away/venv/bin/llmir" --version
@@ -26,4 +27,5 @@ assert (Path(llmir.__file__).parent / "py.typed").exists()
 tops = {f.parts[0] for f in files("llmir") or () if f.parts[0] != ".."}
 assert tops <= {"llmir"} | {t for t in tops if t.endswith(".dist-info")}, tops
 CHECK
-echo "wheel: $(cd - >/dev/null && ls dist/*.whl) works from another folder"
+[ $# = 0 ] || "$@" RUN="$away/venv/bin"
+echo "wheel: $(basename "$wheel") works in a fresh environment"
