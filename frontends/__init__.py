@@ -5,6 +5,6 @@
 - `families/`: one file per model family;  `checkpoints/`: names and sizes of stored tensors
 
 Start with `load.py` (`load`), then read `families/llama.py` and `layers/decoder.py` (`Decoder`). Imports
-`llmir.base` and `llmir.ir` only. Inside, each of models, config, layers, families, checkpoints and the files
-of this folder imports only those before it.
+`llmir.base` and `llmir.ir` only. Each of models, config, layers, families, checkpoints and the files of this
+folder imports only earlier ones.
 """

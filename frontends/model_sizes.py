@@ -16,7 +16,7 @@ from .load import load
 
 
 def rows(part: str = "") -> list[dict[str, Any]]:
-    """Those with `part` in their name, Hugging Face id or architecture."""
+    """The models with `part` in their name, Hugging Face id or architecture."""
     return [bundled_row(preset) for preset in PRESETS.values() if _matches(preset, part)]
 
 
@@ -40,7 +40,9 @@ def _cached_row(name: str) -> Mapping[str, Any]:
 
 
 def row(program: Program, name: str, hf_id: str) -> dict[str, Any]:
-    """A model's sizes; 0 heads where there are none, and a head's size where all parts of it have one."""
+    """The sizes of a model; 0 heads without attention, and a head size if all parts of a head have
+    the same.
+    """
     weights = [at.node for at in program.instances() if at.node.op.role == "weight"]
     sizes = _sizes(weights)
     heads, kv_heads = _heads(weights) or (

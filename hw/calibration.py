@@ -1,6 +1,6 @@
 """Fitted kernel parameters of a device, by engine and kernel family, and their YAML form.
 
-The order of `ENGINES` decides which engine's parameters a device uses where none is named.
+The order of `ENGINES` decides which engine's parameters a device uses by default.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from textwrap import wrap
 from llmir.base.dataclass import dataclass
 from llmir.base.values import Record
 
-# The order of preference: the first engine that a device was measured with is its default.
-# engine lacks it takes from the next. Others follow by name.
+# The order of preference: the first engine with measurements on a device is its default. A kernel that the
+# engine lacks is transferred from the next. Other engines follow by name.
 ENGINES = ("vllm", "sglang", "trtllm", "vidur", "pytorch", "nccl", "torch.distributed nccl")
-# Kernel libraries that are not engines: a device that was measured with them alone transfers all other
-# kernels
+# Kernel libraries that are not engines: a device with measurements of these only transfers all other kernels
 # from other devices. vLLM and SGLang use AITER on AMD's GPUs (github.com/ROCm/aiter).
 LIBRARIES = ("nccl", "torch.distributed nccl", "aiter")
 # Kernels of 2023 and earlier: other engines prefer current kernels of a similar device.

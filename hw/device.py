@@ -26,7 +26,7 @@ class Device(Record):
     HBM3. `memory_bytes` is the size on the datasheet, `physical_bytes` the size that the driver reports.
     `runs_as` names the dtype that computes a dtype without a unit. `node` is the machine around the device,
     which makes it a cluster. With `hides_launches`, a graph of kernels hides launches; otherwise the gap
-    between two kernels is as long as outside of a graph. A CPU has `cores` instead of multiprocessors. The
+    between two kernels does not shrink in a graph. A CPU has `cores` instead of multiprocessors. The
     calibration comes from its own file, or from the bundled device `measured_as`. Devices compare by content
     and are hashed once, so that they can key a cache.
     """
@@ -57,19 +57,19 @@ class Device(Record):
 
     @property
     def calibration(self) -> Calibration | None:
-        """The measured kernels, read on first access; None if there are none."""
+        """The measured kernels, read on first access; None without measurements."""
         return self.own_calibration or calibration_files.calibration_of(self.measured_as)
 
     @property
     def capacity_bytes(self) -> int:
-        """The memory that programs can have: the physical where that is known, else the nominal."""
+        """The memory that programs can use: the physical memory if known, otherwise the nominal one."""
         return self.physical_bytes or self.memory_bytes
 
     def matrix_peak(self, dtype: str) -> tuple[float, str]:
         """The peak FLOP/s of matrix products in `dtype`, and the dtype whose unit computes them.
 
-        The unit is that of the dtype itself, else of `runs_as`, else of the next larger dtype, else the
-        vector lanes. HardwareError for an unknown dtype, or for fp64 on a device without it.
+        The unit is that of the dtype, of `runs_as`, of the next larger dtype, or the vector units, in this
+        order. HardwareError for an unknown dtype, or for fp64 on a device without it.
 
         >>> from llmir.hw import library
         >>> library.load("h100-sxm").matrix_peak("bf16"), library.load("a100").matrix_peak("fp8_e4m3")
@@ -81,7 +81,7 @@ class Device(Record):
         return (self.matrix_flops[unit], unit) if unit else self.vector_peak(dtype)
 
     def matrix_unit(self, dtype: str) -> str | None:
-        """The dtype whose matrix unit computes products in `dtype`; None if the vector lanes compute them.
+        """The dtype whose matrix unit computes products in `dtype`; None for the vector units.
 
         >>> from llmir.hw import library
         >>> library.load("h100-sxm").matrix_unit("fp32"), library.load("mi300x").matrix_unit("fp32")
@@ -105,7 +105,7 @@ class Device(Record):
         raise HardwareError(f"{self.name} states no {unit} peak, only {', '.join(self.vector_flops)}")
 
     def link(self, ranks: int) -> tuple[str, Link]:
-        """The fastest link between this many neighbors, with its name; HardwareError if there is none.
+        """The fastest link between this many neighbors, with its name; HardwareError without a link.
 
         >>> from llmir.hw import library
         >>> [library.load("rtx3090").link(n)[0] for n in (2, 4)]
@@ -116,7 +116,7 @@ class Device(Record):
         return self.link_of(range(ranks))
 
     def link_of(self, group: Collection[int]) -> tuple[str, Link]:
-        """The fastest link that joins the ranks of `group`, with its name; HardwareError if there is none.
+        """The fastest link that connects the ranks of `group`, with its name; HardwareError without a link.
 
         >>> from llmir.hw import library
         >>> library.load("rtx3090").link_of((1, 2))[0]  # two bridges, (0, 1) and (2, 3)
@@ -131,7 +131,7 @@ class Device(Record):
 
     @property
     def host_link(self) -> tuple[str, Link]:
-        """The fastest link to the host's memory, with its name; HardwareError if there is none.
+        """The fastest link to host memory, with its name; HardwareError without a link.
 
         >>> from llmir.hw import library
         >>> library.load("gh200").host_link[0], library.load("rtx3090").host_link[0]

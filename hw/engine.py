@@ -52,7 +52,7 @@ KEYS = {
 
 
 def first_match(known: Sequence[B], device: Device, tp: int) -> B:
-    """The first that holds for a device; the last holds for all."""
+    """The first rule that applies to a device; the last one applies to all."""
     return next(each for each in known if each.fits(device, tp))
 
 
@@ -80,7 +80,7 @@ VERSION = NUMBERS + r"(?:[.+_-]?[a-zA-Z][\w.+-]*|[+_-][\w.+-]*)?"  # and rc6.pos
 
 
 def number(version: str) -> tuple[int, ...]:
-    """A version's numbers; ValueError where it is none.
+    """The numbers of a version; ValueError for another text.
 
     >>> number("0.12.0"), number("v1.2.0rc6.post1")
     ((0, 12, 0), (1, 2, 0))
@@ -153,7 +153,7 @@ class Engine(Record):
     """An engine in a range of versions: its fitted CPU time, and the other sections of its file.
 
     `family` is the kernel family of its CPU time. `versions` are the first and last measured versions, empty
-    for a user's file; `release` is the requested version, if any. `kernels` names the engine whose kernels it
+    for a user's file; `release` is the requested version, if any. `kernels` is the engine whose kernels it
     runs, if known. `elsewhere` is the mean error of the CPU time on runs of other versions. `title` is the
     official spelling, such as vLLM.
     """
@@ -170,7 +170,7 @@ class Engine(Record):
 
     @property
     def asked(self) -> str:
-        """The requested release if it is in no range, so that this range is the nearest."""
+        """The requested release if it is outside all ranges, so that this range is the nearest."""
         return self.release if self.release and distance(self, self.release) else ""
 
     @property
@@ -184,11 +184,11 @@ class Engine(Record):
 
     @property
     def range(self) -> str:
-        """`0.11–0.12`, or one version; empty of a file of the user's own."""
+        """`0.11–0.12`, or one version; empty for a user's file."""
         return "–".join(dict.fromkeys(self.versions))
 
     def __str__(self) -> str:
-        """`vllm 0.18`, with the unmeasured version that it is nearest to."""
+        """`vllm 0.18`, with the requested release if it is outside the measured ranges."""
         instead = f", nearest to {self.asked}" if self.asked else ""
         return f"{self.name} {self.range}".strip() + instead
 
@@ -207,7 +207,7 @@ def names() -> tuple[str, ...]:
 
 
 def check_engine(name: str, more: tuple[str, ...] = ()) -> str:
-    """The name, if there is such an engine; HardwareError, which may mean one of `more` too."""
+    """The name of a known engine; HardwareError for an unknown one, which may suggest one of `more`."""
     if name not in names():
         near = suggest(name, (*names(), *more)) or f", known are {', '.join(names())}"
         raise HardwareError(f"unknown engine {schema.show(name)}{near}")
@@ -243,7 +243,7 @@ def read_engine(path: Path) -> Engine:
 
 @functools.cache
 def _documents(name: str) -> tuple[tuple[str, dict[Any, Any]], ...]:
-    """The files of an engine with all that they take from others, the newest versions first."""
+    """The files of an engine with the keys that they extend, the newest versions first."""
     files = sorted((FOLDER / name).glob("*.yaml"), key=lambda file: number(file.stem), reverse=True)
     found: list[tuple[str, dict[Any, Any]]] = []
     for file in files:
@@ -284,7 +284,7 @@ def _engine(doc: Mapping[Any, Any], name: str, where: str, kernels: str) -> Engi
 
 
 def _versions(value: object, where: str) -> tuple[str, ...]:
-    """The first and the last of a range, or one, or none."""
+    """The first and the last version of a range, or the only version."""
     found = value if isinstance(value, list) else [value]
     if len(found) > 2 or not all(isinstance(v, str) and re.fullmatch(VERSION, v) for v in found):
         wanted = 'the first and the last, such as ["0.11", "0.12"]'
@@ -293,7 +293,7 @@ def _versions(value: object, where: str) -> tuple[str, ...]:
 
 
 def _place(name: str, version: str | None) -> int:
-    """Which of an engine's ranges is nearest to a version; the newest of equally near ones."""
+    """The range of an engine that is nearest to a version; the newest of equally near ones."""
     if version is None:
         return 0
     distances = [distance(engine, version) for engine in ranges(name)]

@@ -1,7 +1,7 @@
 """The sections of an engine's file: memory, dispatch, graphs, passes, precision and scheduler.
 
 Each section registers a reader for its key and returns a frozen record. Most sections are keyed by the first
-release that behaves so.
+release with this behavior.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class MemoryReserve(ByDevice):
         return max(self.least, self.bytes + sum(each))
 
 
-# How an engine divides the memory of caches: one pool of equal pages for all layers; one for layers with
-# windows and one for the others; or one for each size of window.
+# The way in which an engine divides the cache memory: one pool of equal pages for all layers; one pool for
+# layers with windows and one for the others; or one for each window size.
 SPLITS = ("shared", "ratio", "windows")
 KEPT = ("window", "chunk")
 
@@ -97,11 +97,11 @@ class EngineMemory(Record):
     """The memory that an engine uses besides weights and cache, and the rest for the cache.
 
     The engine profiles one step of its budget. The forward pass uses its live set and `states` more hidden
-    states of all tokens. Then the sampler uses the logits, `sampler` fp32 values per logit, and
-    `vocabularies` fp32 rows of the vocabulary per multiprocessor, in addition to the hidden states and
-    `experts` times the workspace of the experts. `kept_bytes` remain in either case. `outside` maps tp to
+    states of all tokens. The sampler then uses the logits, `sampler` fp32 values per logit, and
+    `vocabularies` fp32 rows of the vocabulary per multiprocessor. These are in addition to the hidden states
+    and `experts` times the workspace of the experts. `kept_bytes` remain in either case. `outside` maps tp to
     bytes outside PyTorch's allocator: contexts, and buffers of collectives. `graph_bytes` are for CUDA
-    graphs. Without `utilization`, the share leaves `aside` free. `caches` is the rule of blocks.
+    graphs. Without `utilization`, `aside` bytes stay free. `caches` is the rule of blocks.
     """
 
     rule: str
@@ -247,7 +247,7 @@ Sizes = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class GraphSizes(ByDevice):
-    """The largest graphs in tokens of a data-parallel rank: of decode-only steps, and of others.
+    """The largest graphs in tokens of a data-parallel rank: of decode-only steps, and of other steps.
 
     0 means no graphs.
     """
@@ -258,7 +258,7 @@ class GraphSizes(ByDevice):
     def hold(self, tokens: Number, decodes: Any, reads: Any) -> Any:
         """Whether a graph covers a step with `tokens` tokens per rank, of decodes, of prompts or both.
 
-        A few new tokens per sequence can be either: drafts to verify, or the rest of a prompt.
+        A few new tokens per sequence can be drafts to verify, or the rest of a prompt.
         """
         return (decodes & (tokens <= self.decodes)) | (reads & (tokens <= self.prompts))
 
@@ -295,7 +295,7 @@ class CudaGraphs(Record):
         return first_match(self.largest, device, tp)
 
     def unstated(self, device: Device, tp: int) -> int:
-        """The largest batch in a graph if the operator states none; 0 where that makes no difference."""
+        """The largest batch in a graph by default; 0 if it has no effect."""
         return self.default if self.default < self.on(device, tp).decodes else 0
 
 
@@ -356,7 +356,7 @@ passes = engine.section("passes")(
 
 @dataclass(frozen=True, eq=False)
 class Fp8Weights(Record):
-    """The support for fp8 weights, by the first ISA of each family of GPUs.
+    """The support for fp8 weights, by the first ISA of each GPU family.
 
     From `multiplies` on, matrix products use 8-bit activations. From `dequantizes` on, the weight-only
     `kernel` converts weights inside 16-bit products. The engine refuses fp8 weights on other GPUs.
@@ -440,7 +440,7 @@ fp8_weights = engine.section("fp8_weights")(
 class ExpertInputs(Record):
     """Experts with such `weights` take such `activations` on GPUs of one of these ISAs.
 
-    An operator who states the type of activations decides otherwise.
+    If the user sets the dtype of activations, these rules do not apply.
     """
 
     weights: str
@@ -449,7 +449,7 @@ class ExpertInputs(Record):
     source: str = ""
 
     def on(self, device: Device) -> bool:
-        """Whether the engine does so on a device."""
+        """Whether the engine does this on a device."""
         return device.isa in self.multiplies
 
 
@@ -493,7 +493,7 @@ kernel_variants = engine.section("variants")(
 
 @dataclass(frozen=True, eq=False)
 class JoinedKernels(Record):
-    """Ops that an engine runs inside the kernel of an adjacent op, so that they need no launch of their own.
+    """Ops that an engine runs inside the kernel of an adjacent op, without a separate launch.
 
     `ops` are opcodes, and `blocks` are blocks of the model, with all of their ops.
     """

@@ -125,10 +125,10 @@ def join(device: str | os.PathLike[str] | Device, network: str) -> Device:
 def with_prices(
     devices: Iterable[str | os.PathLike[str] | Device], prices: Mapping[str, float]
 ) -> list[Device]:
-    """The devices with the prices per hour in USD of `prices`, by name, instead of their list prices.
+    """The devices with the prices in USD per hour in `prices`, by name, instead of their list prices.
 
-    The price of a device also applies to its clusters. InputError for prices that are not positive, and for a
-    device that is not listed.
+    The price of a device also applies to its clusters. InputError for a price that is not positive, and for a
+    device that is not in the list.
 
     >>> [device.price_per_hour_usd for device in with_prices(["hgx-h200", "h100"], {"h200": 3.5})]
     [3.5, 3.99]
@@ -140,7 +140,7 @@ def with_prices(
 
 
 def check_unique(devices: Sequence[Device]) -> None:
-    """InputError for a device that is among them twice, by one of its names or by two.
+    """InputError for a device that occurs twice, by one name or two.
 
     >>> check_unique([load("h200"), load("h200-sxm")])
     Traceback (most recent call last):
@@ -199,7 +199,7 @@ def _file(stem: str) -> Path:
 
 @functools.cache
 def _spellings() -> dict[str, str]:
-    """Name by normalized name or alias, of all that is bundled."""
+    """The name for a normalized name or alias, for all bundled files."""
     found: dict[str, str] = {}
     for name in (*names(), *clusters()):
         said = _ALIASES.search(_file(name).read_text(encoding="utf-8"))
@@ -220,14 +220,14 @@ def _stem(name: str) -> str:
 
 
 def _as_path(name: str, folder: Path = Path()) -> Path | None:
-    """The file that `name` means, or None where it is the name of a device."""
+    """The file of `name`, or None for the name of a device."""
     is_file_name = name.lower().endswith((".yaml", ".yml"))
     if not is_file_name and os.sep not in name:
         return None
     try:
         path = folder / Path(name).expanduser()
         exists = path.exists()
-    except (OSError, ValueError, RuntimeError):  # too long, a NUL inside, an unknown ~user
+    except (OSError, ValueError, RuntimeError):  # too long, contains NUL, or an unknown ~user
         exists = False
     if exists:
         return path
@@ -254,9 +254,10 @@ Resolved = tuple[dict[Any, Any], dict[str, str], str]
 
 
 def _resolve(path: Path, source: str, above: tuple[Path, ...]) -> Resolved:
-    """Merge a file's keys over those it extends, with the source of each number; `source` is the default.
+    """Merge the keys of a file over those it extends, with the source of each number; `source` is the
+    default.
 
-    The last result is the bundled device whose calibration applies, if no file on the way has its own.
+    The last result is the bundled device whose calibration applies, if no file in between has one.
     """
     here = path.resolve()
     if here in above:
@@ -292,7 +293,7 @@ def _laid(
         below, sources, calibrated = _resolve(file, named, above)
         below.pop("aliases", None)
         if {"memory_GiB", "memory_GB"} & own.keys():
-            below.pop("physical_GiB", None)  # for another size of memory
+            below.pop("physical_GiB", None)  # for another memory size
     if "calibration" in own and calibrated:
         below["calibration"] = calibration_files.document(calibrated)
         calibrated = ""

@@ -16,9 +16,9 @@ class Link:
     """A connection from one rank to others: bytes/s that it sends (and receives at the same time), seconds
     per hop.
 
-    `latency_s` is 0 if nothing is published. `ranks` is the largest number of ranks that a bridge or switch
-    domain connects, None if the platform decides, 1 for a link to the host only. `direct` means that a rank
-    reaches all others at once, through switches or over a link to each. `reduces` means that the fabric
+    `latency_s` is 0 if no latency is published. `ranks` is the largest number of ranks that a bridge or
+    switch domain connects, None if the platform decides, 1 for a link to the host only. `direct` means that a
+    rank reaches all others at once, through switches or over a link to each. `reduces` means that the fabric
     itself adds values. If a rank has a separate link to each of `peers` others, `Bps` is the sum of these
     links. `host_Bps` is the measured rate of copies of pinned host memory.
     """

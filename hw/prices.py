@@ -45,13 +45,13 @@ def _list_price(row: Any, where: str) -> ListPrice:
     return ListPrice(schema.number(said.get("usd_per_hour"), f"{where}.usd_per_hour", 1), f"{source}, {date}")
 
 
-Prices = Mapping[str, tuple[Device, float]]  # a device and USD an hour, by how it is called
+Prices = Mapping[str, tuple[Device, float]]  # a device and USD per hour, by its name
 
 
 def at_prices(devices: Sequence[Device], prices: Prices) -> list[Device]:
-    """Set the price of each device by its name, else by the device that a cluster consists of.
+    """Set the price of each device by its name, otherwise by the device of a cluster.
 
-    InputError for the price of a device that is missing here, or that has two prices.
+    InputError for the price of a device that is not in the list, or that has two prices.
     """
     used, found = set(), []
     for device in devices:
@@ -68,7 +68,7 @@ def at_prices(devices: Sequence[Device], prices: Prices) -> list[Device]:
 
 
 def _is_cluster_of(device: Device, of: Device) -> bool:
-    """Whether a device is a cluster of another, or a file that extends it."""
+    """Whether a device is a cluster of another one, or a file that extends it."""
     return of.node is None and bool(of.measured_as) and device.measured_as == of.measured_as
 
 

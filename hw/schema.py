@@ -102,7 +102,7 @@ def peaks(value: object, where: str, unit: float) -> dict[str, float]:
 
 
 def renames(value: object, where: str, unit: float) -> dict[str, str]:
-    """A dtype by the dtype that does its work."""
+    """The dtype whose unit computes each dtype."""
     pairs = mapping(value, where).items()
     return {_dtype(d, where): _dtype(v, f"{where}.{show(d)}") for d, v in pairs}
 
@@ -229,7 +229,7 @@ def read_fields(doc: object, where: str, table: Mapping[str, Key]) -> dict[str, 
 
 
 def mapping(value: object, where: str) -> Mapping[Any, Any]:
-    """`value` if it is a mapping with something in it."""
+    """The value, if it is a non-empty mapping."""
     if not isinstance(value, Mapping) or not value:
         raise HardwareError(f"{where} must be a mapping of keys to values, got {show(value)}")
     return value
@@ -271,7 +271,9 @@ def parse(path: Path) -> dict[Any, Any]:
 
 
 def check_keys(doc: object, where: str) -> dict[Any, Any]:
-    """The keys of a device, if they are a mapping and not nested too deep; HardwareError names `where`."""
+    """The keys of a device, if they are a mapping that is not nested too deep; HardwareError names
+    `where`.
+    """
     _check_depth(found := mapping(doc, f"{where}: a hardware file"), where, 4)
     return dict(found)
 
@@ -282,7 +284,7 @@ def merge(below: Mapping[Any, Any], above: Mapping[Any, Any]) -> dict[Any, Any]:
     >>> merge({"memory_GiB": 80, "runs_as": {"a": "b", "c": "d"}}, {"memory_GB": 94, "runs_as": {"a": None}})
     {'runs_as': {'c': 'd'}, 'memory_GB': 94}
     """
-    # Two keys of one field, such as memory in GB and in GiB, are the same fact in two units.
+    # Two keys of one field, such as memory in GB and in GiB, are one fact in two units.
     said = {FIELDS.get(key, key) for key in above}
     merged = {k: v for k, v in below.items() if k in above or FIELDS.get(k, k) not in said}
     for key, value in above.items():
@@ -337,7 +339,7 @@ def cite(doc: Mapping[Any, Any], stated: object, where: str, unstated: str) -> d
 
 
 def _check_depth(doc: Mapping[Any, Any], where: str, levels: int) -> None:
-    # Anchors can make a few lines of YAML endlessly deep, or wide beyond any memory.
+    # Anchors can make a few lines of YAML endlessly deep, or larger than any memory.
     for key, value in doc.items():
         if isinstance(value, Mapping):
             if levels == 1:

@@ -6,7 +6,7 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-# A checkout without symbolic links has hw, passes, frontends and backends beside this folder, not in it.
+# A checkout without symbolic links has hw, passes, frontends and backends next to this folder, not in it.
 if not os.path.isdir(os.path.join(__path__[0], "hw")):
     __path__.append(os.path.dirname(os.path.abspath(__path__[0])))
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from llmir.ir.tools.pipeline import Pass
     from llmir.ir.tools.text import parse_program, print_program
 
-# name -> the module that defines it, imported when first asked for (PEP 562)
+# name -> the module that defines it, imported on first access (PEP 562)
 _LAZY = {
     "analyze": "api.estimate",
     "beam_search": "api.estimate",

@@ -62,7 +62,7 @@ def _absorbed(
 ) -> Any:
     """(W_k·c)·q = c·(W_kᵀ·q), and Σ p·(W_v·c) = W_v·Σ p·c (arXiv:2405.04434, section 2.1.2)."""
     expand = match.op("expand", Linear)
-    narrowed = b.type(latents).dtype.low and b.node(latents.node).op.converts  # for others too
+    narrowed = b.type(latents).dtype.low and b.node(latents.node).op.converts  # for other ops, too
     if narrowed or expand.einsum != "b c l, l g u, l g m -> b c g u, b c g m":
         return None
     own: dict[str, Any] = {"block": expand.block}
@@ -132,7 +132,8 @@ RULES = tuple(
 
 @dataclass(frozen=True)
 class AbsorbMla(Pass):
-    """Move the expansion of keys into the queries of latent attention, and that of values into the output.
+    """Move the expansion of keys into the queries of latent attention, and the expansion of values into the
+    output.
 
     Scores are then products of query latents with cached latents, and the cache is never expanded. This is
     far less work for few new tokens, and more for a prompt. The two absorbed matrices are those of the

@@ -30,7 +30,7 @@ _REORDER = (Rule("reorder", _concat, _reordered),)
 
 
 def copies_caches(program: Program) -> bool:
-    """Whether sequences have caches that grow by copies, each its own."""
+    """Whether sequences have separate caches that grow by copies."""
     decode = program.phase("decode")
     return rewrite_graphs(decode, _REORDER) is not decode
 

@@ -44,7 +44,7 @@ def _compress(graph: Graph, node: Node) -> Compress | None:
 
 
 def with_wire_type(graph: Graph, wanted: Callable[[Node], DType | None]) -> Graph:
-    """`graph` with each collective carrying the type that is `wanted` of it; None leaves it."""
+    """`graph` with each collective sending the dtype in `wanted`; None leaves it unchanged."""
     due = {node.name: to for node in graph.nodes if sends(graph, node) and (to := wanted(node))}
     if not due:
         return graph
@@ -54,12 +54,12 @@ def with_wire_type(graph: Graph, wanted: Callable[[Node], DType | None]) -> Grap
 
 
 class _Conversion:
-    """One graph with the collectives that are `due` in other types."""
+    """One graph with the collectives in `due` in other dtypes."""
 
     def __init__(self, graph: Graph, due: Mapping[str, DType]) -> None:
         self.graph, self.due = graph, due
         types = {v: t for node in graph.nodes for v, t in zip(node.values, node.results, strict=True)}
-        self.b = Builder(graph.name, types)  # no conversion takes the name of a node
+        self.b = Builder(graph.name, types)  # a conversion does not take the name of a node
         self.made: dict[tuple[Value, str], Value] = {}
         self.changed = False
 
@@ -90,7 +90,7 @@ class _Conversion:
         if form.low and isinstance(op, ReduceScatter):
             return self.b.keep(replace(node, op=replace(op, to=due)), value)
         if form.low and isinstance(op, AllReduce):
-            # Whole tokens, so that no scale is cut.
+            # Whole tokens, so that no scale is split.
             dim = TOKENS if len(self.b.type(value).shape) > 2 else 0
             how: dict[str, Any] = {"over": op.over, "dim": dim, "block": op.block}
             pieces = self.b.reduce_scatter(value, to=due, name=f"reduce_scatter_{stem}", **how)
@@ -103,7 +103,7 @@ class _Conversion:
         return (done, *beside)
 
     def _compressed(self, value: Value, form: DType, block: str) -> Value:
-        """The value as it travels; once for all that send it."""
+        """The value in the dtype of the transfer; converted once for all collectives that send it."""
         if (value, form.name) not in self.made:
             name = f"compress_{value.node}"
             self.made[value, form.name] = self.b.compress(value, to=form.name, block=block, name=name)

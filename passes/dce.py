@@ -1,4 +1,4 @@
-"""dce: remove ops that no output needs, and graphs that nothing runs."""
+"""dce: remove ops that no output needs, and graphs that are not used."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _live(graph: Graph) -> Graph:
     kept = {n.name for n in graph.inputs}  # the signature of the graph stays
     written = [v for n in graph.nodes for v in n.values if n.operands and _cached(graph, v)]
     kept |= {value.node for value in (*graph.outputs, *written)}
-    for node in reversed(graph.nodes):  # operands come before their users
+    for node in reversed(graph.nodes):  # operands precede their users
         if node.name in kept:
             kept |= {value.node for value in node.operands}
     nodes = [n for n in graph.nodes if n.name in kept]
@@ -28,10 +28,10 @@ def _live(graph: Graph) -> Graph:
 
 @dataclass(frozen=True)
 class DeadCode(Pass):
-    """Drops ops that no output needs, and graphs that nothing runs."""
+    """Removes ops that no output needs, and graphs that are not used."""
 
     name: ClassVar[str] = "dce"
-    encodes: ClassVar[bool] = False  # the last norm of a tower, which nothing reads, is loaded with it
+    encodes: ClassVar[bool] = False  # the last norm of a tower, which is not used, is loaded with it
 
     def __call__(self, program: Program) -> Program:
         """Retain the nodes that the entries reach."""

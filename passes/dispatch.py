@@ -1,4 +1,4 @@
-"""dispatch: the way in which tokens reach the ranks of their experts, and results return.
+"""dispatch: the form in which tokens are sent to the ranks of their experts, and results are returned.
 
 `shard` sends a token's row once for each chosen expert (`rows`). DeepEP sends a token once to each rank, and
 between nodes once to each node, that has one of its experts, and returns one sum from each (`ranks`). vLLM
@@ -26,7 +26,7 @@ from llmir.ir.tools.pipeline import Pass, option
 
 @dataclass(frozen=True)
 class DispatchBy(Pass):
-    """Change the way in which tokens reach experts on other ranks.
+    """Change the form in which tokens are sent to experts on other ranks.
 
     Options: by, one of rows (the result of `shard`), ranks, gather. Runs after `shard`, on programs with
     different tokens on each rank.

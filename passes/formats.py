@@ -11,7 +11,7 @@ from llmir.ir.core.dtype import DType, dtype, parse_dtype
 
 # Blocks that are not quantized unless a plan names them: they affect quality and are small.
 UNQUANTIZED_BLOCKS = frozenset({"lm_head", "norm", "router", "embedding", "streams", "compressor"})
-# Collectives that are converted unless a plan differs, by the same rule; norms send no values.
+# Collectives that are converted unless a plan differs, by this rule; norms send no values.
 UNQUANTIZED_COLLECTIVES = UNQUANTIZED_BLOCKS - {"norm"}
 
 _WIDE = ("fp32", "tf32", "bf16", "fp16")
@@ -29,7 +29,7 @@ ALLOWED = {
 
 @lru_cache(maxsize=256)
 def format_of(what: str, name: str) -> DType:
-    """The format that `name` is for weights, activations, kv or collectives; `PassError` if it is none.
+    """The format called `name` for weights, activations, kv or collectives; `PassError` for an unknown name.
 
     >>> [str(format_of("weights", n)) for n in ("fp8", "int4", "fp8_b128x128", "bf16")]
     ['fp8_e4m3_c', 'int4_g128', 'fp8_e4m3_b128x128', 'bf16']
@@ -69,12 +69,12 @@ def activation_format(wanted: DType, weights: Iterable[DType], roles: str) -> DT
 
 
 def static(wanted: DType) -> bool:
-    """Whether activations of this type have a scale that is known before: one for all tokens."""
+    """Whether activations of this dtype have a static scale: one for all tokens."""
     return wanted.short in STATIC
 
 
 def cache_format(wanted: DType, rank: int) -> DType:
-    """The format of a cache: floats as they are; integers with a scale for each token and head."""
+    """The format of a cache: floats unchanged; integers with one scale per token and head."""
     if wanted.kind == "float":
         return wanted
     return dtype(f"{wanted}_c").laid("m" * (rank - 1) + "k")

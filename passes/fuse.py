@@ -29,7 +29,7 @@ from llmir.ir.tools.rewrite import Match, Rule
 
 from .fuse_attention import rewrite_graphs
 
-# Blocks that name merged products.
+# Blocks of merged products.
 MLPS = frozenset({"mlp", "shared_experts"})
 ATTENTION = frozenset({"attention", "linear_attention"})
 
@@ -70,7 +70,7 @@ CONV = Rule("conv-silu", _conv_silu, _fused_conv)
 
 
 def rules(program: Program) -> tuple[Rule, ...]:
-    """Those for the scans that a program has."""
+    """The rules for the scans that a program has."""
     kinds = {type(node.op) for graph in program.graphs.values() for node in graph.nodes}
     scans = {kind.opcode for kind in kinds if kind.chunked is not Op.chunked}
     return CONV, *map(_chunk, sorted(scans))
@@ -125,7 +125,7 @@ def _merged_latent_inputs(b: Builder, match: Match, x: Value) -> Any:
 
 
 def _split_einsum(einsum: str) -> list[str]:
-    """An equation for each result, by its own weight.
+    """One equation for each result, with its weight.
 
     >>> _split_einsum("b t h, h f, h g -> b t f, b t g")
     ['b t h, h f -> b t f', 'b t h, h g -> b t g']
@@ -220,7 +220,7 @@ def _rope_append(p: Any, q: Value, k: Value, v: Value, k_cache: Value, v_cache: 
     tempered = p.temper(p.rope(q, label="rope"), label="temper", optional=True)
     rotated = p.quantize(tempered, label="narrow", optional=True)
     keys, values = p.append(k_cache, p.rope(k, label="rope_k")), p.append(v_cache, v)
-    # Later layers may read keys and values too.
+    # Later layers may use keys and values, too.
     return p.flash_attention(rotated, keys, values, ..., label="flash"), keys, values
 
 
@@ -306,7 +306,7 @@ def _block_products(p: Any, x: Value) -> Any:
 
 
 def _merged_block_products(b: Builder, match: Match, x: Value) -> Any:
-    """Products of attention and of its index in one, as of vLLM's MiniMax-M3."""
+    """Merge the products of attention and of its index into one, as in vLLM's MiniMax-M3."""
     nodes = [match[name] for name in ("q", "k", "v", "index_q", "index_k")]
     blocks = [node.op.block for node in nodes]
     if blocks[0] not in ATTENTION or blocks != [blocks[0]] * 3 + ["indexer"] * 2:
@@ -315,7 +315,7 @@ def _merged_block_products(b: Builder, match: Match, x: Value) -> Any:
 
 
 def _routes(kind: type[TopK]) -> tuple[Rule, Rule]:
-    """The score and the choice in one kernel, of logits in fp32 or that are cast to it."""
+    """Score and choice in one kernel, with logits in fp32 or cast to fp32."""
     score = kind.opcode.removesuffix("_top_k")
 
     def plain(p: Any, logits: Value) -> Any:

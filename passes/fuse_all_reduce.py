@@ -29,7 +29,7 @@ ADDED = 1  # the summand for the residual in the pair that rotated layers return
 
 
 def defer_sums(program: Program) -> Program:
-    """The program with bodies that hand on partial sums; itself if there are none."""
+    """The program with bodies that return partial sums; unchanged if there are none."""
     sums = _sums(program)
     runs = {n for n, g in program.graphs.items() if any(p.body in sums for p in g.loops.values())}
     graphs = {
@@ -39,7 +39,9 @@ def defer_sums(program: Program) -> Program:
 
 
 def _sums(program: Program) -> dict[str, Node]:
-    """The bodies, each with the sum that its last layer ends with; none that is given a whole value."""
+    """The bodies, each with the final sum of its last layer; bodies that require a whole value are
+    excluded.
+    """
 
     def whole(sums: dict[str, Node]) -> set[str]:
         return {
@@ -62,7 +64,7 @@ def _starts(graph: Graph, node: Node, sums: dict[str, Node], inner: bool) -> boo
 
 
 def _sum(program: Program, name: str, left: set[str]) -> Node | None:
-    """The all_reduce that ends a body's last layer, if it can be put off; None if not."""
+    """The all_reduce at the end of a body's last layer, if it can be moved; otherwise None."""
     graph = program[name]
     runs = [p for g in program.graphs.values() for p in g.loops.values() if p.body == name]
     if name in left or not runs or any(p.carried != ADDED + 1 for p in runs):
@@ -119,7 +121,7 @@ class _DeferredGraph:
     def _repeat(self, b: Builder, node: Node, last: Node, operands: Operands) -> Sequence[Replacement]:
         if (partial := self.partial.get(node.operands[ADDED])) is not None:
             pair = operands[0], partial
-        else:  # zeros: before the first layer nothing is added
+        else:  # zeros: before the first layer there is nothing to add
             pair = self._begin(b, node, last, operands)
         first, added, *others = b.apply(node.op, *pair, *operands[ADDED + 1 :], name=node.name)
         return [first, self._defer(b, node.values[ADDED], added, last), *others]
@@ -183,7 +185,7 @@ class FuseAllReduce(Pass):
     name: ClassVar[str] = "fuse-all-reduce"
 
     def __call__(self, program: Program) -> Program:
-        """Rewrite each graph once; PassError where ranks have no sum to share."""
+        """Rewrite each graph once; PassError without a sum over ranks."""
         if program.mesh.devices == 1:
             raise PassError(f"fuse-all-reduce: {program.name} runs on one rank; shard it first")
         return rewrite_graphs(DeadCode()(defer_sums(program)), RULES)

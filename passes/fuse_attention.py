@@ -152,7 +152,7 @@ NARROW_Q = (Rule("narrow-q", _any_flash, _narrows_q),)
 class FuseAttention(Pass):
     """Compute attention without writing scores to memory: read q, k, v once, and compute only visible pairs.
 
-    With `q=fp8` its products are in fp8 too: q is quantized with a known scale if the cache is in fp8.
+    With `q=fp8` its products are in fp8, too: q is quantized with a static scale if the cache is in fp8.
     Engines do this with FlashAttention-3 and TensorRT-LLM's kernels.
     """
 

@@ -111,14 +111,16 @@ class Modules:
     def __init__(self, entries: tuple[Entry, ...]) -> None:
         self.entries = entries
         self.met: set[Entry] = set()
-        self.taken: set[Entry] = set()  # those that some module could take, or that a later one overrules
+        self.taken: set[Entry] = (
+            set()
+        )  # entries that at least one module supports, or that a later one replaces
         self.others: dict[Entry, str] = {}  # the role of matched modules that lack the entry's role
         self.known: dict[str, dict[str, None]] = {role: {} for role in formats.ALLOWED}
 
     def said(self, role: str, names: set[str], known: Iterable[str]) -> Entry | None:
         """The last entry that matches one of the names, if one does.
 
-        An error about names lists the ones that are `known`.
+        An error about names lists the `known` ones.
         """
         self.known[role].update(dict.fromkeys(n for n in known if n))
         met = [entry for entry in self.entries if _matches(entry.pattern, names)]
@@ -133,7 +135,7 @@ class Modules:
         self.taken |= {entry} if entry else set()
 
     def check(self) -> None:
-        """`PassError` for an entry that no module met, or that none could take."""
+        """`PassError` for an entry without a matching module, or that no matching module supports."""
         for entry in self.entries:
             if entry in self.taken:
                 continue

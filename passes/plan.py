@@ -23,7 +23,7 @@ from llmir.ir.core.tensor import Placement, Tensor
 class ShardingPlan:
     """The placement of each logical axis; `tokens` is the placement of sequences × positions together.
 
-    Its mesh has no axes for experts and tokens; a program's mesh has.
+    Its mesh has no axes for experts and tokens, but the mesh of a program has.
     """
 
     mesh: Mesh
@@ -83,7 +83,7 @@ def _plan(degrees: Parallelism, groups: frozenset[int]) -> ShardingPlan:
 
 
 def _prefix(mesh: Mesh, atoms: Placement, degree: int) -> Placement:
-    """The atoms with product `degree`, taken in order if they fit."""
+    """The atoms with product `degree`, in order if possible."""
     taken: list[str] = []
     left = degree
     for atom in atoms:
@@ -98,7 +98,7 @@ def _sources(program: Program) -> Iterator[Node]:
 
 
 def _sizes(source: Node) -> Iterator[tuple[str, int]]:
-    """The logical axes of a source that have a size in numbers."""
+    """The logical axes of a source with numeric sizes."""
     pairs = zip(source.op.axes, source.results[0].shape, strict=False)
     return ((axis, n) for axis, n in pairs if isinstance(n, int))
 
@@ -116,7 +116,7 @@ def _heads(program: Program) -> dict[int, set[int]]:
 
 @lru_cache(maxsize=64)
 def _shapes(program: Program) -> tuple[Node, ...]:
-    """One of each kind of weights with equal placements."""
+    """One weight of each kind with equal placements."""
     weights = (source for source in _sources(program) if source.op.role == "weight")
     return tuple({(source.op.axes, source.results[0]): source for source in weights}.values())
 

@@ -46,7 +46,7 @@ class PruneTokens(Pass):
         object.__setattr__(self, "layers", f"({text})" if text else "")
 
     def __call__(self, program: Program) -> Program:
-        """Split the loops where the count changes, and set the smaller sizes, in decode those of caches."""
+        """Split the loops at changes of the count, and set the smaller sizes; in decode those of caches."""
         counts, facts = _counts(self.layers), {**program.facts}
         self._check(program, counts)
         facts["prompt"] = counts[0]
@@ -134,10 +134,10 @@ class _PrunedProgram:
                     given = self.b.apply(part, *taken, name=node.name)
                     operands = (*taken,)
                 operands = (*given, *operands[loop.carried :])
-        return operands[: loop.carried]  # and no more is handed out
+        return operands[: loop.carried]  # and no more values are returned
 
     def _kept(self, body: str, operands: tuple[Value, ...], count: int) -> tuple[Value, ...]:
-        """The last tokens of all that a body takes of tokens."""
+        """The last tokens of every input of a body that has tokens."""
         due = [self._fewer(n, count).results[0] for n in self.before[body].inputs]
         return tuple(
             v if self.b.type(v) == type else self.b.last_tokens(v, count=count, name=f"keep_{count}")

@@ -1,7 +1,7 @@
 """quantize: other element types for weights, activations, caches and collectives.
 
-Types are chosen by role, and by module in a plan. `formats.py` has the allowed types, `modules.py` the plans,
-`retype.py` rebuilds a graph, and `collectives.py` converts what ranks send.
+Types are chosen by role, and by module in a plan. `formats.py` contains the allowed dtypes, `modules.py` the
+plans, `retype.py` rebuilds a graph, and `collectives.py` converts the values that ranks send.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ class Quantize(Pass):
 
     - Low-precision weights exclude lm_head, norms, router and embeddings unless the plan names them. A dtype
       of 16 bits or more applies to all weights.
-    - Low-precision activations are quantized with a scale per token, before products whose weights have low
-      precision too. These products then compute in this dtype. A dtype of 16 bits or more is the dtype of the
-      whole model's arithmetic.
-    - Low-precision collectives exclude those of lm_head, router and embedding. Run the pass after `shard`.
+    - Low-precision activations are quantized with one scale per token, before products with low-precision
+      weights. These products then compute in this dtype. A dtype of 16 bits or more is the dtype of the whole
+      model's arithmetic.
+    - Low-precision collectives exclude the collectives of lm_head, router and embedding. Run the pass after
+      `shard`.
     - A plan maps modules to weight dtypes or to dtypes by role, such as `{"down_proj": "bf16", "mlp":
       {"activations": "keep"}}`. Patterns may contain `*`, `keep` means unchanged, and the last match for a
       role applies.
@@ -133,7 +134,7 @@ class _Step:
         )  # by role, the number of modules that the option for all can change
 
     def graph(self, graph: Graph) -> Graph:
-        """The graph in its new types."""
+        """The graph with its new dtypes."""
         found = graph
         if self.retypes:
             found, quantized = retype_graph(graph, self._types(graph))
@@ -238,7 +239,7 @@ class _Step:
         return given
 
     def _carried(self, graph: Graph, node: Node) -> DType | None:
-        """The type that a collective carries, if it is to be another one."""
+        """The new dtype of the payload of a collective, if it changes."""
         self.collectives += 1
         first = graph[node.operands[0].node]
         while first.op.relays:

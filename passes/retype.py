@@ -75,7 +75,7 @@ _QUANTIZE_FIRST = (
 
 
 def _shared(graph: Graph) -> Graph:
-    """One `quantize` for all that take the same value in the same type."""
+    """One `quantize` for all users of the same value in the same dtype."""
     first: dict[tuple[Value, str], Value] = {}
 
     def visit(_: Builder, node: Node, operands: Operands) -> tuple[Value, ...] | None:
@@ -89,7 +89,7 @@ def _shared(graph: Graph) -> Graph:
 
 
 def _quantizes(node: Node) -> bool:
-    """Whether it is a conversion of the kind that `quantize` puts before and after what computes."""
+    """Whether it is a conversion that `quantize` inserts before or after an op."""
     return node.op.converts and not node.op.relays
 
 
@@ -104,7 +104,7 @@ class _Walk:
         self.quantized: set[str] = set()
 
     def run(self) -> Graph:
-        """The new graph, without conversions that nothing needs any more."""
+        """The new graph, without conversions that are no longer needed."""
         built = Builder.rebuild(self.old, self._visit, into=self.new)
         nodes, needed = [], {value.node for value in built.outputs}
         for node in reversed(built.nodes):
@@ -135,7 +135,7 @@ class _Walk:
         return made
 
     def _operand(self, op: Op, slot: int, operands: tuple[Value, ...]) -> Value:
-        """An operand in the type that the op takes."""
+        """An operand in the dtype that the op requires."""
         value = operands[slot]
         if slot in op.copies.values():
             return self._unquantized(value)
@@ -147,7 +147,9 @@ class _Walk:
         return self.types.wide.get(dtype, dtype)
 
     def _product(self, node: Node, operands: tuple[Value, ...]) -> tuple[Value, ...]:
-        """The operands of a product: x has low precision if the matrices have and if it was requested."""
+        """The operands of a product: x has low precision if the matrices have low precision and if it was
+        requested.
+        """
         x, wanted = self._unquantized(operands[0]), self.types.activations.get(node.name)
         matrices = [self.new.type(operands[slot]).dtype for slot in node.op.matrices]
         if wanted is None or not all(w.low and formats.multiplies(wanted, w) for w in matrices):
@@ -180,7 +182,7 @@ class _Walk:
         return node.operands[0] if _quantizes(node) else value
 
     def _once(self, value: Value, op: Quantize | Dequantize) -> Value:
-        """The value converted; one conversion serves all users."""
+        """The converted value; one conversion serves all users."""
         if (value, op.to) not in self.made:
             name = f"{op.opcode}_{value.node}"
             while name in self.old.users or name in self.names:

@@ -26,7 +26,7 @@ FEW = 3  # Each layer moves one hidden state less; the additional sum moves thre
 
 @dataclass(frozen=True)
 class Rotate(Pass):
-    """The sum that ends a layer begins the next, so that `fuse` makes one kernel of it and the norm there."""
+    """The final sum of a layer moves to the next layer, so that `fuse` combines it with the norm there."""
 
     name: ClassVar[str] = "rotate"
 
@@ -57,7 +57,7 @@ def _sums(program: Program) -> dict[str, Node]:
 
 
 def _sum(program: Program, name: str, left: set[str]) -> Node | None:
-    """The sum that ends the last layer of a body, if each of its layers can be rotated; None if not."""
+    """The final sum of the last layer of a body, if each of its layers can be rotated; otherwise None."""
     if name in left:
         return None
     graph = program[name]

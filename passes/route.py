@@ -59,7 +59,7 @@ class Route(Pass):
             raise PassError(f"route: {error}") from None
 
     def _graph(self, graph: Graph, by: Law) -> Graph:
-        """The graph with its types inferred anew: rows that are split by expert are split unevenly."""
+        """The graph with its types inferred again: rows that are split by expert are split unevenly."""
         if not any(node.op.routing for node in graph.nodes):
             return graph
 

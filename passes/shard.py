@@ -182,7 +182,9 @@ def _sharded(graph: Graph, plan: ShardingPlan, around: _ShardContext) -> Graph:
 
 
 class _Walk:
-    """One graph, rebuilt with sources where the plan puts them and collectives where ops need them."""
+    """One graph, rebuilt with sources at the placement of the plan and collectives between ops that need
+    them.
+    """
 
     def __init__(self, graph: Graph, plan: ShardingPlan, around: _ShardContext) -> None:
         self.graph, self.plan, self.around, self.takes = graph, plan, around, dict(around.takes)
@@ -218,7 +220,7 @@ class _Walk:
         return self.b.apply(op, *placed, name=node.name)
 
     def _outputs(self, _: Builder, values: Operands) -> list[Value]:
-        """The outputs, as the program around them takes them."""
+        """The outputs, in the placement that the surrounding program requires."""
         return [self._output(old, new) for old, new in zip(self.graph.outputs, values, strict=True)]
 
     def _output(self, old: Value, new: Value) -> Value:
@@ -239,7 +241,7 @@ class _Walk:
         return _together(op, types, fixed, self.plan.axes["batch"], tokens)
 
     def _fixed(self, value: Value) -> bool:
-        """Whether a value is a weight or in a cache, and therefore cannot move."""
+        """Whether a value is a weight or in a cache, so that it cannot move."""
         if value not in self.stays:
             node = self.b.node(value.node)
             slot = node.op.aliases.get(value.result)
@@ -353,7 +355,7 @@ def _together(
 def _target(
     type: Tensor, placements: tuple[Placement, ...], tokens: Placement, owed: Placement, batch: Placement
 ) -> Tensor:
-    # A sum over the ranks that tokens are split over is made where they are split.
+    # A sum over the ranks that split tokens becomes a split over these ranks.
     partial = () if set(owed) & set(tokens) else owed
     # A partial sum takes the residual's placement: its batch, and its tokens if the op can.
     due = [a for a in type.partial if a not in (*partial, *placements[0])]

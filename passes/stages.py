@@ -19,9 +19,9 @@ _MOST = 10_000  # stages
 class Stages(Pass):
     """Split the layers over pipeline stages on separate ranks, connected by sends.
 
-    Options: pp, a number of nearly equal stages (the stages before the last have one layer more, as in vLLM,
-    since the last has the head), or `layers=(30, 32, 32, 32)`; and micro_batches, the number of parts of a
-    step's batch. A tied embedding is on the first and on the last stage.
+    Options: pp, a number of nearly equal stages, or `layers=(30, 32, 32, 32)`; and micro_batches, the number
+    of parts of a step's batch. Remaining layers of `pp` go to the stages just before the last, one each, as
+    in vLLM, since the last has the head. A tied embedding is on the first and on the last stage.
     """
 
     name: ClassVar[str] = "stages"
@@ -40,7 +40,7 @@ class Stages(Pass):
         object.__setattr__(self, "layers", f"({', '.join(map(str, sizes))})" if sizes else "")
 
     def __call__(self, program: Program) -> Program:
-        """Cut the entry between layers."""
+        """Split the entry between layers."""
         sizes = _sizes(self.layers)
         if self.pp > 1 or sizes:
             program = _staged(program, cut_sizes(program, sizes or self.pp))

@@ -34,7 +34,7 @@ class ShardedTerm:
 
     `whole` is the amount on one device, `ranks` the total over ranks, with the fullest counted for all.
     `copies` is the number of ranks with each piece, and `spare` the additional amount for copies of experts
-    and padding. `even` means that its sizes divide and that it has no scales.
+    and padding. `even` means that the ranks divide its sizes and that it has no scales.
     """
 
     what: str
@@ -54,13 +54,13 @@ class ShardedTerm:
 
     @property
     def uneven(self) -> int:
-        """The remainder: pieces that are rounded up, and separate scales of each piece."""
+        """The remainder: pieces that are rounded up, and scales that each piece stores."""
         return self.ranks - self.copies * self.whole - self.spare
 
 
 @dataclass(frozen=True)
 class ConservationTotal:
-    """All of one kind: `ranks` together = `unsharded` + `replicated` + `uneven`."""
+    """The sums of one kind: `ranks` together = `unsharded` + `replicated` + `uneven`."""
 
     unsharded: int
     replicated: int
@@ -99,12 +99,12 @@ class Conservation(Result):
 
     @property
     def replicated(self) -> tuple[ShardedTerm, ...]:
-        """The terms on several ranks."""
+        """The terms that are on several ranks."""
         return tuple(s for s in self.shares if s.copies > 1 or s.spare)
 
     @cached_property
     def problems(self) -> tuple[str, ...]:
-        """The terms whose sums differ: nothing may be lost, and only uneven terms may have a remainder."""
+        """The terms with different sums: no work may be lost, and only uneven terms may have a remainder."""
         found = [
             f"{s.name}: {s.ranks:,} over all ranks is not {s.copies} × {s.whole:,}"
             for s in self.shares
@@ -118,7 +118,7 @@ class Conservation(Result):
 
     @property
     def agrees(self) -> bool:
-        """Whether all sums come out."""
+        """Whether all sums are correct."""
         return not self.problems
 
     def to_dict(self) -> dict[str, Any]:
@@ -229,7 +229,7 @@ def _products(program: Program, node: Instance, times: int, at: Binding) -> Iter
     """The products of an op, one per result; each is split if any of its axes is.
 
     The products of a scan have no separate results, and some read a single operand. Each is split like all
-    together, or like one of them (a group's B and C, if it has more heads than ranks have groups).
+    products together, or like one of them (B and C of a group, if it has more heads than ranks have groups).
     """
     op, results, mesh = node.node.op, node.node.results, program.mesh
     operands = node.graph.operand_types(node.node)
@@ -264,7 +264,7 @@ def _products(program: Program, node: Instance, times: int, at: Binding) -> Iter
 
 
 def _even(program: Program, type: Tensor, at: Binding) -> bool:
-    """Whether each piece is as large as the others."""
+    """Whether each piece has the same size."""
     mesh, sizes = program.mesh, [int(at(n)) for n in type.shape]
     ranks = [mesh.size(p) for p in type.placements]
     held = [int(at(most(n, r))) for n, r in zip(type.shape, ranks, strict=True)]

@@ -1,9 +1,9 @@
 """Diff of two programs or devices: ops that replace others, appear, vanish, or change their cost.
 
 Order of the file: the basis of the times of both sides (`ComparisonBases`), and cost models with one common
-basis (`common_basis`); which ops of one program do the work of which ops of the other (`matches`); the diff
-of steps and workloads (`diff`, `StepDiff`, `WorkloadDiff`); and the diff with a closed loop (`compare_steps`,
-`compare_requests`).
+basis (`common_basis`). `matches` pairs the ops of one program with the ops of the other that do their work.
+`diff`, `StepDiff` and `WorkloadDiff` are the diff of steps and workloads, and `compare_steps` and
+`compare_requests` include a closed loop.
 
 Matching: the key of an op is its path, without numbers of unrolled layers, and its opcode. Ops in both
 programs are pairs. The others are grouped by the weights and caches that they read, by the slot of a paired
@@ -213,7 +213,7 @@ def side_models(
 
 
 def _engine(devices: Sequence[Device]) -> tuple[str | None, str]:
-    """The common engine, None for the default of all; and the reason if there is none."""
+    """The common engine, None for the default of all sides; and the reason if there is none."""
     firsts = [first_engine(device) for device in devices]
     if None in firsts:
         return None, roofline_reason(devices[firsts.index(None)])
@@ -226,7 +226,7 @@ def _engine(devices: Sequence[Device]) -> tuple[str | None, str]:
 
 
 def _lack(program: Program, model: DeviceCostModel) -> str:
-    """An op that no kernel was measured for, in words; none if there is none."""
+    """A description of an op without a measured kernel; empty without one."""
     of = step_evaluator(program, model)
     missing = (row for row, price in zip(of.rows, of.prices, strict=True) if price.basis == ROOFLINE)
     row = next(missing, None)
@@ -289,7 +289,7 @@ class Dataflow:
 
 @lru_cache(maxsize=256)
 def dataflow(program: Program) -> Dataflow:
-    """The flow of a step, through the bodies of `repeat` and round them."""
+    """The dataflow of a step, through the bodies of `repeat` and around them."""
     found = Dataflow()
 
     def walk(name: str, path: str, given: Sequence[frozenset[OpKey | str]]) -> list[frozenset[OpKey | str]]:
@@ -336,7 +336,7 @@ def matches(a: Program, b: Program) -> list[Match]:
 
 
 class _Grouping:
-    """Groups of the ops that only one program has; a group is called by one of its (side, op) members."""
+    """Groups of the ops that only one program has; the name of a group is one of its (side, op) members."""
 
     def __init__(self, a: Dataflow, b: Dataflow) -> None:
         self.sides = (a, b)
@@ -357,12 +357,12 @@ class _Grouping:
             self.place(side)
 
     def lone(self, side: int) -> list[OpKey]:
-        """The ops that only this side has, and that something on the other may stand for."""
+        """The ops that only this side has, and that an op of the other side may replace."""
         flow = self.sides[side]
         return [op for op in flow.feeds if op not in self.pairs and op not in flow.moves]
 
     def join(self, mine: int, other: int) -> None:
-        """Make two groups one."""
+        """Merge two groups."""
         if mine == other:
             return
         for side in (0, 1):
@@ -395,7 +395,7 @@ class _Grouping:
                         waiting.append(self.slots(kept))
 
     def pair(self, group: int) -> bool:
-        """Whether a group is one op on either side, of the same kind of work."""
+        """Whether a group has one op of the same kind of work on each side."""
         left, right = self.members[group]
         return len(left) == len(right) == 1 and {x.opcode for x in left} == {y.opcode for y in right}
 
@@ -407,7 +407,7 @@ class _Grouping:
     def absorb(self, side: int) -> None:
         """Join each op without weights with its users where the other graph hands its operand to these users.
 
-        The sum that ends a layer is an example: the norm of the next layer and the last norm each add it.
+        For example, the sum at the end of a layer: the norm of the next layer and the last norm each add it.
         """
         flow = self.sides[side]
         for op in self.lone(side):
@@ -433,7 +433,7 @@ class _Grouping:
             users = [self.group[side, u] for u in flow.users.get(op, ()) if u != op]
             sets = [{g, *self.neighbours(g, 1 - side, up=True)} for g in users]
             if not sets:
-                continue  # nothing needs it, so nothing took its place
+                continue  # no op needs it, so no op replaced it
             placed = [self.group[side, p] for p in flow.fed_by(op)]
             sets += [
                 {g, *self.neighbours(g, 1 - side, up=False)} for g in placed if self.members[g][1 - side]
@@ -443,18 +443,18 @@ class _Grouping:
                 self.join(min(room, key=lambda g: (g not in users, g)), self.group[side, op])
 
     def may_hold(self, group: int, side: int) -> bool:
-        """Whether a group is not a pair and has ops of this side."""
+        """Whether a group is not a pair and has ops of one side."""
         return bool(self.members[group][side]) and not self.pair(group)
 
     def neighbours(self, group: int, side: int, *, up: bool) -> Iterator[int]:
-        """The groups that feed a group on that side, or that it feeds."""
+        """The groups that precede or follow a group on one side."""
         flow = self.sides[side]
         for op in self.members[group][side]:
             for other in flow.fed_by(op) if up else flow.users.get(op, ()):
                 yield self.group[side, other]
 
     def matches(self) -> Iterator[Match]:
-        """The groups in the order of the second program, then what only the first has."""
+        """The groups in the order of the second program, then the groups of the first program only."""
         at = [{op: i for i, op in enumerate(flow.feeds)} for flow in self.sides]
         seen: set[int] = set()
         for side in (1, 0):
@@ -476,7 +476,7 @@ MEMORY = ("weight_bytes", "kv_cache_bytes", "activation_peak_bytes", "peak_memor
 
 
 class FigurePair(NamedTuple):
-    """A figure before and after; None where there is none."""
+    """A figure before and after; None if it does not exist."""
 
     before: Any
     after: Any
@@ -492,7 +492,7 @@ class FigurePair(NamedTuple):
 
 
 class FigureRow(NamedTuple):
-    """A figure of two servers: as people call it, its name in JSON, and its values."""
+    """A figure of two servers: its name for users, its name in JSON, and its values."""
 
     label: str
     name: str
@@ -531,7 +531,9 @@ class Change:
 
     @property
     def what(self) -> str:
-        """new, gone, changed (the same op at another cost), fused (into fewer), split or replaced."""
+        """new, gone, changed (the same op at another cost), fused (fewer ops), split (more ops) or
+        replaced.
+        """
         if not self.before or not self.after:
             return "gone" if self.before else "new"
         (old, *others), (new, *further) = self.before, self.after
@@ -545,7 +547,7 @@ class Change:
         return FigurePair(*(sum(getattr(p, name) for p in parts) for parts in (self.before, self.after)))
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON: every op, and by how much each figure grew."""
+        """For JSON: every op, and the increase of each figure."""
         return {
             "what": self.what,
             "before": [p.to_dict() for p in self.before],
@@ -556,7 +558,7 @@ class Change:
 
 @dataclass(frozen=True)
 class StepDiff(Result):
-    """Two steps: the `changes` in the order of the second, and the unchanged part.
+    """Two steps: the `changes` in the order of the second step, and the unchanged part.
 
     The deltas of the changes add up to the difference of the steps, each over all pipeline stages.
     """
@@ -588,7 +590,9 @@ class WorkloadDiff(Result):
 
     before: Workload
     after: Workload
-    pipelines: tuple[str, str] | None = None  # that made the two programs, where that is worth saying
+    pipelines: tuple[str, str] | None = (
+        None  # the passes that made the two programs, if they are useful to know
+    )
     why: str = ""  # explains a roofline that was not requested
 
     @cached_property
@@ -608,7 +612,7 @@ class WorkloadDiff(Result):
 
     @cached_property
     def decode(self) -> StepDiff | None:
-        """The last decode steps; None unless both have one."""
+        """The last decode steps; None unless both sides have one."""
         before, after = self.before.decode, self.after.decode
         return step_diff(before, after, self.why) if before and after else None
 

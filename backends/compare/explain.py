@@ -64,7 +64,7 @@ def find_overhead(report: Report, name: str) -> OpCost | None:
 
 
 def overhead_terms(report: Report, row: OpCost) -> tuple[OverheadTerm, ...]:
-    """Two times: the row is the second less the first, once."""
+    """Two times: the time of the row is the second minus the first."""
     return _bubble(report, row) if row.bound == BUBBLE else _engine(report, row)
 
 
@@ -80,7 +80,9 @@ def _engine(report: Report, row: OpCost) -> tuple[OverheadTerm, OverheadTerm]:
         how = f"in a graph that hides {100 * host.hidden:.3g}% of each launch" if captured else "one by one"
         return (
             OverheadTerm("kernels", f"{kernels:,}, {how}", launched - float(added.launching_s)),
-            OverheadTerm("as launched", "at once" if captured else f"by the CPU, {host.launching}", launched),
+            OverheadTerm(
+                "as launched", "at once" if captured else f"by the CPU, {host.launch_text}", launched
+            ),
         )
     together = whole - float(added.host_s)
     if row.name.endswith(OVERHEAD_ROWS["skew_s"]):
@@ -94,7 +96,7 @@ def _engine(report: Report, row: OpCost) -> tuple[OverheadTerm, OverheadTerm]:
         )
     return (
         OverheadTerm("GPU", "kernels, launch gaps and rank skew", together),
-        OverheadTerm("with the CPU", host.scheduling(plan.sequences(report.at)), whole),
+        OverheadTerm("with the CPU", host.cpu_text(plan.sequences(report.at)), whole),
     )
 
 
@@ -202,7 +204,7 @@ class KernelExplanation(Figures):
     origin: str
     rows: int
     error: float
-    strange: float  # the addition to `error` for heads or ops outside the calibration
+    strange: float  # the error that is added for heads or ops outside the calibration
     given: Mapping[str, Any]
     parameters: tuple[Constant, ...]
     lines: tuple[FormulaLine, ...]
@@ -259,9 +261,9 @@ class Explanation(Figures, Result):
 
 # Arithmetic of a kernel
 
-TIME = "kernel"  # the last line: seconds of a call
+TIME = "kernel"  # the last line: the seconds of a call
 WIDEST = 64  # characters of a value without a separate line
-# How tightly what is written binds; calls and names the most.
+# Precedence of operators in the text; calls and names have the highest.
 BINDS = {
     **dict.fromkeys(("logical_and", "logical_or", "logical_xor"), 0),
     **dict.fromkeys(("less", "less_equal", "equal", "not_equal"), 0),
@@ -304,7 +306,7 @@ def _values(tape: Tape, given: Mapping[str, Number]) -> list[Number]:
 
 
 def _chosen(function: Function, given: Mapping[str, Number]) -> Function:
-    """The same at that point alone."""
+    """The computation at this point only."""
     nodes, values, kept = function.tape.nodes, _values(function.tape, given), dict[int, tuple[int, ...]]()
     for number in function.live:
         kind, of = nodes[number]
@@ -516,7 +518,7 @@ def _equation(at: Instance) -> Any:
 
 def _axes(report: Report, at: Instance) -> tuple[Axis, ...]:
     rule, operands = _equation(at), _local(report, at)
-    # A rank's rows may differ from its tokens times k, so sizes are those of single axes.
+    # The rows of a rank may differ from its tokens times k, so sizes are those of single axes.
     sizes = at.node.op.new_axes(operands)
     for term, operand in zip(rule.operands, operands, strict=True):
         sizes |= {d.axes[0]: n for d, n in zip(term, operand.shape, strict=True) if len(d.axes) == 1}
@@ -539,7 +541,7 @@ def _amounts(report: Report, sizes: tuple[tuple[str, Size], ...], names: list[st
 
 
 def _results(report: Report, at: Instance) -> tuple[Amount, ...]:
-    """The memory of each result, and where that memory is another value's."""
+    """The memory of each result, and the value that shares it, if any."""
     found = []
     for value, type in zip(at.node.values, at.node.results, strict=True):
         slot = at.node.op.aliases.get(value.result)
@@ -558,12 +560,12 @@ def _op_time_at(price: OpTime, at: Binding, hidden: float) -> OpTime:
         return _op_time_at(price.own, at, hidden)
     if not isinstance(price, FastestKernel) or isinstance(at, MixedBinding):
         return price
-    fastest, floors = price.of(at, hidden), (one.less for one in price.prices if one.less)
+    fastest, floors = price.of(at, hidden), (one.contained for one in price.prices if one.contained)
     return next((one for one in (fastest, *floors) if time(one) == time(price)), fastest)
 
 
 def _kernel(price: OpTime, at: Binding, hidden: float) -> KernelExplanation | None:
-    """The terms of a calibrated op time; for attention those of the fastest kernel."""
+    """The terms of a calibrated op time; for attention, those of the fastest kernel."""
     price = _op_time_at(price, at, hidden)
     if not isinstance(price, KernelTime):
         return None
@@ -578,7 +580,7 @@ def _kernel(price: OpTime, at: Binding, hidden: float) -> KernelExplanation | No
         origin=fit.fitted.origin,
         rows=fit.fitted.rows,
         error=fit.fitted.error,
-        strange=price.call.strange + price.call.doubt,
+        strange=price.call.shape_error + price.call.kernel_error,
         given={name: value for name, value in vars(given).items() if value != math.inf},
         parameters=tuple(constants),
         lines=() if isinstance(price, MultiNodeTime) else _kernel_lines(price, given),

@@ -41,8 +41,8 @@ class OpGain:
 class Gain(Figures):
     """The time that more of one resource saves: in each phase's step, and in its ops, the largest first.
 
-    `value` is the current rate, in the units of the device file; `launch` and `host` have none, because they
-    are times. `saved_s` is by phase.
+    `value` is the current rate in the units of the device file; `launch` and `host` have no value, because
+    they are times. `saved_s` is by phase.
     """
 
     resource: str
@@ -64,7 +64,7 @@ class Sensitivity(Figures, Result):
     more: float
     time_s: Mapping[str, float]
     gains: tuple[Gain, ...]
-    title: str = ""  # the model as people read it
+    title: str = ""  # the name of the model for users
 
     def to_dict(self) -> dict[str, Any]:
         """Return the gains as JSON-compatible values."""
@@ -108,7 +108,7 @@ def sensitivity(job: Workload, more: float = 0.1) -> Sensitivity:
 
 
 def _with(job: Workload, model: DeviceCostModel) -> Workload:
-    """The same requests by another model."""
+    """The same requests with another cost model."""
     own = {f.name: getattr(job, f.name) for f in fields(Workload)}
     return Workload(**own | {"device": model.device, "model": model})
 
@@ -126,7 +126,7 @@ def _gain(resource: str, value: float | None, now: Mapping[str, Report], then: M
 
 
 def _models(model: DeviceCostModel, times: float) -> Iterator[tuple[str, float | None, DeviceCostModel]]:
-    """Each resource, its value, and the model with `times` times as much."""
+    """Each resource, its value, and the cost model with `times` times its rate."""
     kind: Any = model
     for resource, value, device in raise_rates(model.device, times):
         yield resource, value, replace(kind, device=device)

@@ -1,4 +1,4 @@
-"""Evaluate many op times as one: op times of one kernel become one with arrays for numbers.
+"""Evaluate many op times as one: the op times of one kernel become one op time with arrays.
 
 Kernel laws accept arrays wherever they accept numbers, so op times that differ only in numbers become one op
 time with columns for numbers (`OpTimeStack`). `SizeStack` and `BindingStack` evaluate the sizes of several
@@ -105,7 +105,7 @@ def _kind(value: Any, numbers: list[Size]) -> object:
 
 
 def _columns(which: Sequence[int], numbers: Sequence[Sequence[Size]], axes: int) -> Iterator[Any]:
-    """Each number of the op times: a scalar if all are equal, else a column."""
+    """Each number of the op times: a scalar if all are equal, otherwise a column."""
     for values in zip(*numbers, strict=True):
         if any(isinstance(value, Dim) for value in values):
             yield Dim((((SizeStack(tuple(zip(which, values, strict=True))),), 1),))
@@ -128,5 +128,5 @@ def _of(value: Any, numbers: Iterator[Any]) -> Any:
 
 @lru_cache(maxsize=256)
 def _names(kind: Any) -> tuple[str, ...]:
-    """The fields of classes that consist of numbers; empty for other classes."""
+    """The numeric fields of a class; empty for classes with other fields."""
     return tuple(f.name for f in fields(kind)) if issubclass(kind, _MADE_OF_NUMBERS) else ()

@@ -44,7 +44,7 @@ from .transfer import KernelFit, first_engine, kernel_engine, kernel_sources, ne
 class FusedAttentionPart(OpTime):
     """The time of a product of unfused attention, at least its share of the fused attention's time.
 
-    Scores and their mix with the values are half of the fused work each, and read half of the keys and
+    Scores, and their product with the values, are half of the fused work each, and read half of the keys and
     values. An engine's unfused product is not faster than its optimized fused kernel, as a product with
     weights might suggest.
     """
@@ -97,9 +97,9 @@ class FusedAttentionPart(OpTime):
 # Ops without a measured kernel
 
 # Measured by `llmir validate --cost ideal` on attention_decode, mla and linear_attention (36 kinds of calls
-# on A100,
-# H100, B200 and L40S, those above 20 µs): the roofline's median share of the time, as the median over kinds,
-# and the mean error of the roofline over that share, of the median kind.
+# on A100, H100, B200 and L40S, above 20 µs). The first value is the roofline's median share of the time, as
+# the median over kinds. The second is the mean error of the roofline divided by that share, for the median
+# kind.
 UNMEASURED_SHARE = 0.36
 UNMEASURED_ERROR = 0.72
 
@@ -166,7 +166,9 @@ class KernelTime(OpTime):
     @cached_property
     def error(self) -> float | None:
         """The mean relative error on held-out shapes, plus transfer and shape errors."""
-        return transfer.combine_errors(self.fit.fitted.error + self.call.strange + self.call.doubt, self.lent)
+        return transfer.combine_errors(
+            self.fit.fitted.error + self.call.shape_error + self.call.kernel_error, self.lent
+        )
 
     @cached_property
     def lent(self) -> float:
@@ -180,7 +182,9 @@ class KernelTime(OpTime):
 
     @cached_property
     def beyond(self) -> float:
-        """All of it, but on a chip that hosts are fitted on: there what its rates add."""
+        """All of the error, except on a chip with fitted engine CPU times: there only the part from its
+        rates.
+        """
         if not same_chip(self.device):
             return self.lent
         return transfer.rate_error(self.device, self.fit.device, self.fit.family)
@@ -204,7 +208,7 @@ class KernelTime(OpTime):
         return {}
 
     def _times(self, at: Binding) -> tuple[Number, Number]:
-        """Seconds, and the roofline's; equal points are evaluated once."""
+        """Seconds and those of the roofline; equal points are evaluated once."""
         if at.uneven:  # its shape may ask for more
             return self._fresh(at)
         point = tuple(map(at, self.sizes))
@@ -220,20 +224,20 @@ class KernelTime(OpTime):
         least = self.roofline.time(at)
         return self.call.seconds(self.fit.kernel, self.device, at, least), least
 
-    def takes(self, at: Binding) -> Any:
-        """Whether the kernel can do the call there."""
-        return self.fit.kernel.takes(self.call.at(at))
+    def supports(self, at: Binding) -> Any:
+        """Whether the kernel supports the call at this point."""
+        return self.fit.kernel.supports(self.call.at(at))
 
     @cached_property
-    def less(self) -> KernelTime | None:
+    def contained(self) -> KernelTime | None:
         """The time of a contained call, which is a lower bound with any kernel; None without one."""
-        less = self.call.less
-        return replace(self, call=replace(self.call, shape=less, less=None)) if less else None
+        part = self.call.contained
+        return replace(self, call=replace(self.call, shape=part, contained=None)) if part else None
 
     def in_graph(self, at: Binding, hidden: Number) -> tuple[Number, Number]:
         """Seconds of the kernel alone, and without the share `hidden` of its launch; at least the roofline.
 
-        Nothing is hidden on a device whose graphs hide no launches.
+        On a device without CUDA graphs, no launch is hidden.
         """
         time, least = self._times(at)
         if not self.device.hides_launches or (isinstance(hidden, float) and not hidden):
@@ -245,7 +249,9 @@ class KernelTime(OpTime):
         return self.roofline.time(at)
 
     def due(self, at: Binding, hidden: Number = 0.0) -> tuple[Number, Number]:
-        """Seconds and the roofline's bound; overhead where what is left of the launch is half of them."""
+        """Seconds and the bound of the roofline; overhead if the remaining launch is at least half of the
+        time.
+        """
         time, (_, bound) = self.in_graph(at, hidden)[1], self.roofline.due(at)
         launch = 2 * (1 - hidden * self.device.hides_launches) * self.launch_s
         return time, at.xp.where((time <= launch) & (launch > 0), BOUNDS.index("overhead"), bound)
@@ -315,7 +321,7 @@ class FastestKernel(OpTime):
         return max(price.beyond for price in self.prices)
 
     def held(self, which: Number) -> OpTime:
-        """The one that is fastest; all where it is now one and now another."""
+        """The fastest kernel; all kernels if the fastest one depends on the point."""
         if isinstance(which, int):
             return self.prices[which] if which >= 0 else self
         first = int(np.min(which))
@@ -325,11 +331,11 @@ class FastestKernel(OpTime):
         return self if first < 0 else by_point(self.prices, which)
 
     def _separate(self, at: Binding) -> bool:
-        """Whether sequences of several kinds are taken one kind after another."""
+        """Whether sequences of several kinds run in one kernel after another."""
         return self.apart and isinstance(at, MixedBinding)
 
     def which(self, at: Binding, hidden: Number = 0.0) -> Number:
-        """The number of the fastest, the first of equals."""
+        """The index of the fastest kernel; the first of equal ones."""
         if self._separate(at):
             return -1
         (least, *others), found = [time for _, time in self._each(at, lambda p: p.in_graph(at, hidden))], 0
@@ -339,8 +345,8 @@ class FastestKernel(OpTime):
 
     @cached_property
     def _floors(self) -> tuple[tuple[KernelTime, tuple[KernelTime, ...]], ...]:
-        """Lower bounds of the op: a contained call, with the other kernels that must not support it."""
-        pairs = ((price.less, self.prices[:i]) for i, price in enumerate(self.prices))
+        """Lower bounds of the op: a contained call, and the earlier kernels, none of which may support it."""
+        pairs = ((price.contained, self.prices[:i]) for i, price in enumerate(self.prices))
         return tuple(
             (less, tuple(replace(one, call=replace(one.call, shape=less.call.shape)) for one in others))
             for less, others in pairs
@@ -353,11 +359,13 @@ class FastestKernel(OpTime):
         No time is below that of a kernel for a contained call, if no earlier kernel supports this call.
         """
         first = self.prices[0]
-        if first.less and first.call.whole(at):
+        if first.contained and first.call.whole(at):
             return [[*value(first)]]  # its time is the floor of all, and it can do the op
-        every = [[at.xp.where(price.takes(at), time, inf) for time in value(price)] for price in self.prices]
+        every = [
+            [at.xp.where(price.supports(at), time, inf) for time in value(price)] for price in self.prices
+        ]
         for price, others in self._floors:
-            taken = reduce(or_, (other.takes(at) for other in others), False)
+            taken = reduce(or_, (other.supports(at) for other in others), False)
             floors = [at.xp.where(taken, 0.0, time) for time in value(price)]
             every = [[maximum(t, floor) for t, floor in zip(x, floors, strict=True)] for x in every]
         return every
@@ -370,12 +378,12 @@ class FastestKernel(OpTime):
         return [reduce(at.xp.minimum, times) for times in zip(*every, strict=True)]
 
     def time(self, at: Binding) -> Number:
-        """Seconds, of all kinds of sequences together."""
+        """Seconds of all kinds of sequences together."""
         (time,) = self._least(at, lambda price, point: (price.time(point),))
         return time
 
     def in_graph(self, at: Binding, hidden: Number) -> tuple[Number, Number]:
-        """Seconds of the fastest kernel, alone and in a graph: not always the same."""
+        """Seconds of the fastest kernel, alone and in a graph; these may be different kernels."""
         alone, together = self._least(at, lambda price, point: price.in_graph(point, hidden))
         return alone, together
 
@@ -479,11 +487,11 @@ class CalibratedModel(DeviceCostModel):
         return FusedAttentionPart(one, _fastest(whole), share) if whole else one
 
     def fit(self, device: Device, families: Sequence[str], engine: str | None) -> KernelFit | None:
-        """The kernel of the first of these families that there is on a device."""
+        """The kernel of the first of these families that a device has."""
         return nearest_fit(device, families, engine)
 
     def _crossing(self, one: KernelTime, over: tuple[Call, ...], row: Row) -> MultiNodeTime:
-        """The time inside a node with up to its number of ranks; more can be faster if switches add.
+        """The time inside a node with up to its number of ranks; more ranks can be faster if switches add.
 
         Engines leave traffic between nodes to NCCL, but no time is below that of their own kernels inside.
         """
@@ -519,7 +527,7 @@ class CalibratedModel(DeviceCostModel):
         found = self.fit(self.device, made.families, made.engine or self.engine)
         if not found:
             return None
-        by = by or found.family * bool(made.strange)
+        by = by or found.family * bool(made.shape_error)
         return KernelTime(self.device, made, found, roofline, self.engine or self.kernels, by)
 
 

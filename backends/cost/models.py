@@ -86,7 +86,7 @@ class FunctionTime(OpTime):
             found = self.seconds(at)
         except LlmirError:
             raise
-        except Exception as error:  # of the custom function; the cause shows it
+        except Exception as error:  # error of the custom function; the cause shows it
             raise InputError(
                 f"cost model {self.model}: {self.op}: {type(error).__name__}: {error}"
             ) from error
@@ -117,7 +117,7 @@ class CustomModel(DeviceCostModel):
     device: Device
     model: CostModel
     name: str
-    symbolic: ClassVar[bool] = False  # a user's function takes numbers and arrays
+    symbolic: ClassVar[bool] = False  # a user's function supports numbers and arrays
     asks: ClassVar[bool] = True
 
     def prices(self, rows: Sequence[Row]) -> tuple[OpTime, ...]:
@@ -148,7 +148,7 @@ def custom_model(model: object, device: Device, name: str = "") -> CustomModel:
 
 @lru_cache(maxsize=256)
 def with_scheduler(made: DeviceCostModel, stated: FrozenDict[str, Any]) -> DeviceCostModel:
-    """The same with these fields of the engine's `Scheduler`."""
+    """The cost model with these fields of the engine's `Scheduler`."""
     if not stated or not isinstance(made, CalibratedModel) or not made.runs:
         return made
     known = made.runs.section(Scheduler) or Scheduler()
@@ -188,7 +188,7 @@ class FasterTime(OpTime):
         return FasterTime(self.whole.held(which), self.share)
 
     def time(self, at: Binding) -> Number:
-        """Its share of the seconds."""
+        """The share of the seconds."""
         return self.share * self.whole.time(at)
 
     def in_graph(self, at: Binding, hidden: Number) -> tuple[Number, Number]:
@@ -202,7 +202,7 @@ class FasterTime(OpTime):
         return self.share * time, bound
 
     def least(self, at: Binding) -> Number:
-        """Its share of the roofline."""
+        """The share of the roofline."""
         return self.share * self.whole.least(at)
 
 
@@ -233,7 +233,7 @@ def faster_ops(model: DeviceCostModel, opcode: str, share: float) -> FasterOps:
 
 # Built-in cost models
 
-OURS = ("ideal", "calibrated")  # which are given once for a device
+OURS = ("ideal", "calibrated")  # built once for a device
 
 
 def model(
@@ -311,7 +311,7 @@ _efficiency = lru_cache(maxsize=256)(EfficiencyModel)
 
 @cost_model("calibrated")
 def calibrated(device: Device) -> CalibratedModel:
-    """With the device's first engine."""
+    """With the first engine of the device."""
     return _calibrated(device, None)
 
 

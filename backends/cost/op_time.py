@@ -53,7 +53,7 @@ class OpTime(Protocol):
         return 0.0
 
     def which(self, at: Binding, hidden: Number = 0.0) -> Number:
-        """The index of the op time that applies, if there are several; -1 for all together."""
+        """The index of the op time that applies, if there are several; -1 for all."""
         return 0
 
     def held(self, which: Number) -> OpTime:
@@ -72,11 +72,11 @@ class OpTime(Protocol):
     def due(self, at: Binding, hidden: Number = 0.0) -> tuple[Number, Number]:
         """Seconds in a graph that hides this share of the launch, and their bound by its place in `BOUNDS`.
 
-        Both are arrays on a grid. With nothing hidden the seconds are `time`.
+        Both are arrays on a grid. If nothing is hidden, the seconds are `time`.
         """
 
     def in_graph(self, at: Binding, hidden: Number) -> tuple[Number, Number]:
-        """Seconds alone, and in a graph of kernels, which hides this share of the launch if that is known."""
+        """Seconds alone, and in a graph of kernels, which hides this share of the launch."""
         time = self.time(at)
         return time, time
 
@@ -123,7 +123,8 @@ class DeviceCostModel(ABC):
 
     `engine` is the requested engine; `host` its CPU model, if known, and `host_error` the mean relative error
     of held-out whole runs. `runs` is the engine of the CPU model with its versions. The op times of a
-    `symbolic` model accept symbols. Those of a model that `asks` may depend on the name and stage of a row.
+    `symbolic` model accept symbols. Op times of a model with `asks` may depend on the name and stage of a
+    row.
     """
 
     device: Device
@@ -150,7 +151,7 @@ class DeviceCostModel(ABC):
         return tuple([known[row.op][1] for row in rows])
 
 
-_MAX_OP_TIMES = 1 << 14  # cached op times of a model, found by `Row.op`
+_MAX_OP_TIMES = 1 << 14  # number of cached op times of a model, found by `Row.op`
 
 
 @lru_cache(maxsize=256)

@@ -15,7 +15,7 @@ COSTS: Kind[Callable[[Device], Any]] = Kind("cost model", "llmir.backends.cost")
 
 
 def cost_model(name: str) -> Callable[[Make], Make]:
-    """A decorator: the class or function, called with a device, gives its cost model of that name."""
+    """A decorator: the class or function is called with a device and returns its cost model of that name."""
     return COSTS.register(name)
 
 

@@ -85,7 +85,7 @@ LARGEST_LAUNCH = 1.0  # seconds, beyond which a launch is a mistake
 
 @dataclass(frozen=True)
 class DeratedRoofline(Roofline):
-    """The largest of the limits, each at the share of its rate that is `reached`, after `launch_s` an op."""
+    """The largest of the limits, each at the share of its rate that is `reached`, after `launch_s` per op."""
 
     basis: Basis = EFFICIENCY
     reached: tuple[Limit, ...] = ()
@@ -100,7 +100,7 @@ class DeratedRoofline(Roofline):
         return super().time(at) + self.launch_s
 
     def due(self, at: Binding, hidden: Number = 0.0) -> tuple[Number, Number]:
-        """Seconds, and their bound: overhead where the launch is half of them or more."""
+        """Seconds and their bound, which is overhead if the launch is at least half of them."""
         busy, bound = super().due(at)
         time = busy + self.launch_s
         return time, at.xp.where(2 * self.launch_s >= time, BOUNDS.index("overhead"), bound)

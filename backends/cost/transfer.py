@@ -6,12 +6,15 @@ error (`transfer_to`, `device_error`), the search for a kernel of a family (`nea
 as a page.
 
 Parameters that are ratios to a datasheet transfer unchanged, and times on a die are those of the most similar
-GPU. Three change with the chip, as each kernel defines (`Kernel.moved`). The work of a multiprocessor outside
-its matrix unit takes as long as before if that unit is slower (H20 has H100's multiprocessors with a fifth of
-the matrix rate and loses little of its peak); if the unit is faster, the share stays. A power limit allows as
-many products per clock as on the source, which a slower unit may not need (H20: 400 W for 148 TFLOP/s, H100:
-700 W for 989). A decode block that runs alone reads the bytes per second that fit in flight, at any
-bandwidth.
+GPU. Three parameters change with the chip, as each kernel defines (`Kernel.transfer_parameters`):
+
+- The share of the matrix peak. If the matrix unit is slower, other work on a multiprocessor takes an equal
+  time, so the share increases: H20 has H100's multiprocessors with a fifth of the matrix rate, and loses
+  little of its peak. If the unit is faster, the share does not change.
+- The power limit. It allows an equal number of products per clock, which a slower unit may not need (H20: 400
+  W for 148 TFLOP/s, H100: 700 W for 989).
+- The bandwidth of a single decode block. It is limited by the bytes in flight, at any bandwidth of the
+  device.
 
 The ratio of software rates to datasheets differs by vendor: AMD's products reach 0.3 to 0.5 of the matrix
 peak, NVIDIA's 0.7 (docs/dev/kernels.md). Another vendor's kernels are scaled by this ratio.
@@ -115,7 +118,9 @@ def calibration_source(device: Device) -> Device | None:
 
 @lru_cache(maxsize=256)
 def same_chip(device: Device) -> bool:
-    """Whether its kernels are its own, or of a GPU that differs in memory alone: hosts are fitted on such."""
+    """Whether the kernels were measured on this chip, or on a GPU that differs only in memory: engine CPU
+    times are fitted on these.
+    """
     found = calibration_source(device)
     alike = device.isa, device.multiprocessors
     return found is not None and (found.isa, found.multiprocessors) == alike
@@ -168,8 +173,8 @@ def transfer_to(
     `reached` is the ratio of the rates that products reach.
     """
     travel = KernelTransfer(device, other, dtype, reached.matrix, reached.memory)
-    kind, values = type(kernel), kernel.moved(travel)
-    kind = kind if device == other else kind.elsewhere()
+    kind, values = type(kernel), kernel.transfer_parameters(travel)
+    kind = kind if device == other else kind.transfer_class()
     return kind(**{p.name: minimum(maximum(values[p.name], p.low), p.high) for p in parameters(kind)})
 
 
@@ -211,8 +216,8 @@ def device_error(device: Device, other: Device, family: str) -> float:
 def rate_error(device: Device, other: Device, family: str) -> float:
     """The part of this error that whole runs do not cover, if both have one chip: for rates set in its file.
 
-    Whole runs covered devices as they are, and devices that differ in memory; a file may set rates of another
-    die.
+    Whole runs were measured on unchanged devices, and on devices that differ in memory; a file may set rates
+    of another die.
     """
     if device == other:
         return device_error(device, other, family)
@@ -291,7 +296,7 @@ def transfer_kernel(fit: KernelFit, device: Device) -> KernelFit:
 
 
 def check_families(device: Device) -> None:
-    """HardwareError for a family, or a parameter, that a file's own calibration makes up."""
+    """HardwareError for a kernel family, or a parameter, that does not exist."""
     for engine, families in (device.own_calibration.engines if device.own_calibration else {}).items():
         for family, fitted in families.items():
             _kernel(family, fitted, f"{device.name}: calibration.{engine}.{family}")
@@ -307,7 +312,7 @@ def first_engine(device: Device) -> str | None:
 def kernel_sources(device: Device) -> tuple[str, ...]:
     """The engines, and variants of their kernels, in the calibrations of the device or similar ones.
 
-    The first is the default; empty if nothing can be transferred.
+    The first is the default; empty if no calibration can be transferred.
     """
     known = [d.calibration for d in devices_by_nearness(device) if d.calibration]
     firsts = (calibration.engine for calibration in known if not calibration.partial)
@@ -345,7 +350,7 @@ def _fit_of(
 def _reach(device: Device, other: Device) -> RateShares:
     """The ratio of reached datasheet shares of the device (or the most similar one of its vendor) to `other`.
 
-    Both as measured, because a file that extends another may set other rates.
+    The measured peaks of both, because a file that extends another may set other rates.
     """
     from statistics import geometric_mean  # slow to import
 
@@ -425,7 +430,7 @@ def rates(device: Device) -> Iterator[DatasheetRate]:
 
 
 def peak_key(device: Device, unit: str) -> str:
-    """The key of the peak of matrix products that a unit does."""
+    """The key of the peak of the unit that computes matrix products."""
     return f"{'matrix' if unit in device.matrix_flops else 'vector'}_tflops.{unit}"
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def devices() -> Rows:
-    """All that are bundled, a row each."""
+    """All bundled items, one row each."""
     rows = [_overview(n, library.load(n)) for n in (*library.names(), *library.clusters())]
     return Rows(rows, _bundled(rows))
 
@@ -124,7 +124,7 @@ def _devices(rows: list[dict[str, Any]]) -> RenderableType:
 
 _JUDGED = "; mean error on shapes held out of the fit"
 
-# The last part of a number's path -> what a person calls it, and its SI unit; peaks have the dtype there.
+# The last part of the path of a number -> a readable name, and its SI unit; peaks have the dtype there.
 _NAMED = {
     "memory_bytes": ("memory", "B"),
     "physical_bytes": ("physical memory", "B"),
@@ -142,7 +142,7 @@ _NAMED = {
 
 
 def _numbers(device: Device) -> list[dict[str, Any]]:
-    """Every field that a source is stated for, in SI units."""
+    """Every field with a source, in SI units."""
     found = []
     for path, source in device.sources.items():
         value: Any = device
@@ -226,7 +226,9 @@ def _whose(device: Device) -> str:
 
 
 def passes(default: str, engines: Mapping[str, str]) -> Rows:
-    """A row for each pass, with its options; and the `default` pipelines of engines, and without one."""
+    """A row for each pass, with its options; and the `default` pipelines of engines, and without an
+    engine.
+    """
     found = [{"name": name, **describe(kind)} for name, kind in PASSES.items()]
     shown = table.columns(("pass", "what it does"), prose=("what it does",))
     for p in found:
@@ -313,7 +315,7 @@ def models(rows: Sequence[Mapping[str, Any]]) -> Rows:
 
 
 def model(program: Program, row: Mapping[str, Any]) -> Rows:
-    """A row for each kind of weight; the JSON is the model's row with them."""
+    """A row for each kind of weight; the JSON is the row of the model with these weights."""
     parts = [vars(w) for w in weights(program)]
     sizes = {"weight_bytes": sum(w.bytes for w in weights(program)), "weights": parts}
     whole = {**row, **sizes, "notes": list(program.notes)}

@@ -40,7 +40,7 @@ LEGEND = (
     "–: absent on this side; =: unchanged",
 )
 _SWAPPED = str.maketrans("_-", "-_")  # `wrap` breaks lines at -
-_WIDTH = 20  # of the names; the other columns are at most 60 wide
+_WIDTH = 20  # width of the names; the other columns are at most 60 wide
 
 
 def signed(pair: FigurePair, unit: Any) -> str:
@@ -68,7 +68,7 @@ def share(pair: FigurePair) -> str:
 
 
 def names(parts: tuple[OpTotal, ...]) -> str:
-    """The ops without their bodies."""
+    """The ops without the ops of their bodies."""
     return ", ".join(p.name.rpartition(".")[2] for p in parts)
 
 
@@ -187,7 +187,7 @@ def phase_title(diff: WorkloadDiff, name: str, step: StepDiff) -> str:
 
 @table.table_of(of=WorkloadDiff)
 def workload(diff: WorkloadDiff) -> Group:
-    """The whole comparison: latencies and rates, and the ops behind them."""
+    """The whole comparison: latencies, rates and ops."""
     from rich.console import Group
     from rich.text import Text
 
@@ -234,7 +234,7 @@ def _table(step: StepDiff) -> Table:
 
 
 def _rows(shown: Table, change: Change, indent: str) -> None:
-    """A change, under it what was there before if other ops did its work."""
+    """A change, with the replaced ops below it if other ops do its work."""
     time = change.figure("time_s").delta or 0
     style = "green" if time < 0 else "red" if time > 0 else ""
     first, *further = _wrapped(names(change.after or change.before), _WIDTH)
@@ -296,7 +296,7 @@ def workload_html(diff: WorkloadDiff) -> str:
 
 @exporter("md", ".md", of=WorkloadDiff)
 def to_markdown(diff: WorkloadDiff) -> str:
-    """Two workloads to read."""
+    """Two workloads as text."""
     parts = ["# Difference\n", json.to_markdown(("", ""), head_lines(diff))]
     parts.append(json.to_markdown(ANSWERS, answer_rows(diff), range(1, 5)))
     for name, step in diff.phases:

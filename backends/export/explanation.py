@@ -89,7 +89,7 @@ def _indented(table: RenderableType, left: int = 2) -> RenderableType:
 
 
 def _broken(ir: str) -> list[str]:
-    """A line of IR on up to three: the op, its attributes, its types."""
+    """A line of IR on up to three lines: the op, its attributes, its types."""
     operation, _, types = ir.rpartition(" : ")
     name, brace, attributes = operation.partition(" {")
     return [name, *([f"{{{attributes}"] if brace else []), f": {types}"]
@@ -182,7 +182,7 @@ LABELS = {"weights": "weights", "kv_cache": "KV cache", "matmul_flops": "matmul 
 
 @table.table_of(of=Conservation)
 def render_conservation(held: Conservation) -> RenderableType:
-    """The sums, what is replicated by name, and the verdict."""
+    """The sums, the names of replicated terms, and the verdict."""
     named, at = str(held.after.parallelism), held.at.symbols
     step = f"batch {at['B']:,}, {at['T']:,} new tokens each, {at['C'] or 'none'} cached"
     step = wording.images(at["B"], held.after.patches) if held.after.patches else step

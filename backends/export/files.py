@@ -29,7 +29,7 @@ _LOG = logging.getLogger("llmir")
 
 
 def check_writable(path: str | os.PathLike[str]) -> Path:
-    """The file that writing to `path` replaces.
+    """The file that a write to `path` replaces.
 
     OutputError if it cannot be written, InputError if it is not a path.
     """
@@ -53,7 +53,7 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
 
 
 def write(path: str | os.PathLike[str], content: str | bytes) -> None:
-    """Write a file so that no reader, and no failure, ever sees half of it. Raises `OutputError`."""
+    """Write a file so that no reader sees a partial file, even after a failure. Raises `OutputError`."""
     target = check_writable(path)
     data = content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace")
     try:
@@ -104,7 +104,7 @@ def write_folder(folder: str | os.PathLike[str], files: Mapping[str, str]) -> No
         for path in written:
             path.unlink(missing_ok=True)
         if made:
-            with suppress(OSError):  # not empty: another process writes there too
+            with suppress(OSError):  # not empty: another process writes to it, too
                 target.rmdir()
         if isinstance(error, KeyboardInterrupt):
             raise
@@ -126,7 +126,7 @@ def staging(folder: Path) -> Iterator[Path]:
     for left in folder.glob(f"{_STAGING}*"):
         with suppress(PermissionError):  # of another user
             if (lock := _locked(left)) is not None:
-                if lock != _NO_LOCKS:  # else its process may still run
+                if lock != _NO_LOCKS:  # otherwise its process may still run
                     shutil.rmtree(left, ignore_errors=True)
                 _unlock(lock)
     lock = None
@@ -157,7 +157,8 @@ def exclusive(folder: Path) -> Iterator[None]:
 
 
 def _locked(folder: Path, *, wait: bool = False) -> int | None:
-    """The descriptor with the lock of a folder; None if it is taken, or the folder is gone.
+    """The descriptor with the lock of a folder; None if another process has the lock, or if the folder does
+    not exist.
 
     `_NO_LOCKS` without support for locks. OSError for an unreadable folder.
     """
@@ -169,7 +170,7 @@ def _locked(folder: Path, *, wait: bool = False) -> int | None:
         return None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        if os.path.samestat(os.fstat(lock), os.stat(folder)):  # not removed meanwhile
+        if os.path.samestat(os.fstat(lock), os.stat(folder)):  # not removed in the meantime
             return lock
     except (BlockingIOError, FileNotFoundError):
         pass
@@ -189,7 +190,7 @@ def _unlock(lock: int) -> None:
 
 def _flush(path: Path) -> None:
     """Flush a file, or the names in a folder, to the disk."""
-    if path.is_dir() and os.name == "nt":  # which cannot open folders
+    if path.is_dir() and os.name == "nt":  # systems that cannot open folders
         return
     opened = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:

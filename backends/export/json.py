@@ -24,7 +24,9 @@ def to_json(data: object) -> str:
 
 
 def to_csv(rows: Sequence[Mapping[str, object]]) -> str:
-    """Rows with equal keys as CSV, under a line of those keys; None is empty, and no cell is a formula."""
+    """Rows with equal keys as CSV, after a line of these keys; None is an empty cell, and no cell is a
+    formula.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     names = list(rows[0]) if rows else []
@@ -54,7 +56,7 @@ def md(text: object) -> str:
     \\[a\\](b) \\<b>\\*x\\*\\</b> q_proj \\| \\&
     """
     kept = re.sub(r"([\\`*\[\]|~#<&])", r"\\\1", wording.plain(text))
-    return re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", kept)  # an underscore inside a word marks nothing
+    return re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", kept)  # an underscore inside a word is not markup
 
 
 @exporter("json", ".json", of=Result)
@@ -92,7 +94,7 @@ def report_csv(report: Report) -> str:
 
 @exporter("md", ".md", of=Workload)
 def workload_markdown(workload: Workload) -> str:
-    """A report to read."""
+    """The report as text."""
     steps = wording.phases(workload)
     compared = wording.compare_steps(report for _, report in steps)
     lines = (wording.subject_lines, wording.result_lines, wording.detail_lines)

@@ -1,7 +1,7 @@
 """Files that start a plan: a script, Compose, Kubernetes or Dynamo, and the benchmark that verifies it.
 
 `manifest` is one text that starts the replicas, with comments on the estimate; `launch_files` adds the
-benchmark, by file name. Commands and flags are those of `search.launch`.
+benchmark, by file name. Commands and flags come from `search.launch`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from llmir.hw.engine import number
 from . import units, wording
 
 SCRIPT, BENCHMARK = "serve.sh", "benchmark.sh"
-PORT = 8000  # of the address in front of all replicas
+PORT = 8000  # port of the router of all replicas
 NAMES = {"compose": "compose.yaml", "k8s": "kubernetes.yaml", "dynamo": "dynamo.yaml"}
 
 
@@ -89,7 +89,7 @@ def check_checkpoint(emit: str, model: Checkpoint | None) -> None:
 
 
 def _script(command: LaunchCommand) -> str:
-    """The command as a shell takes it, after the file that it reads."""
+    """The command for a shell, after the file that it reads."""
     file = "\n".join([f"cat > {command.file} <<'END'", *command.lines, "END", ""]) if command.lines else ""
     return file + " \\\n  ".join(command.words) + "\n"
 
@@ -186,7 +186,7 @@ def _pool_script(candidate: PoolCandidate, commands: Mapping[str, LaunchCommand]
 
 
 def _router_remarks(traffic: Traffic) -> list[str]:
-    """State where the router of an engine chooses servers otherwise than the plan does."""
+    """State that the router of an engine chooses servers in another way than the plan."""
     if traffic.router == FIRST:
         return []
     return [f"# the plan's router is {traffic.router}; this one deals requests in turn"]
@@ -255,7 +255,7 @@ _POOL_ROUTERS: Mapping[str, tuple[str, list[str]]] = {
 
 
 def benchmark(candidate: Candidate, emit: str, model: Checkpoint) -> tuple[list[str], list[str]]:
-    """The words of the command that sends the plan's traffic, and comments on where it differs.
+    """The words of the command that sends the traffic of the plan, and comments on differences.
 
     A script starts one replica, which gets its share of the requests; a file of containers starts all.
     """
@@ -281,7 +281,7 @@ def benchmark(candidate: Candidate, emit: str, model: Checkpoint) -> tuple[list[
 
 
 def _differences(traffic: Traffic) -> list[str]:
-    """State that the benchmark sends mean lengths where the plan draws lengths from a distribution."""
+    """State that the benchmark sends mean lengths if the plan uses a distribution of lengths."""
     laws = {"prompt": (traffic.prompt, traffic.read), "generate": (traffic.generate, traffic.answer)}
     return [
         f"# benchmark: {name} {law} has lengths of its own; all have its mean of {mean:,} tokens here"
@@ -387,7 +387,7 @@ def _image(candidate: Candidate, command: LaunchCommand) -> str:
 
 
 def _arguments(command: LaunchCommand) -> list[str]:
-    """The command in a container, where it listens on all addresses and reads its file from a mount."""
+    """The command in a container, which listens on all addresses and reads its file from a mount."""
     launcher = LAUNCHERS[command.engine]
     host = [*shlex.split(launcher.host), "--port", str(launcher.port)]
     path = [f"{_FOLDER}/{FILE}" if word == FILE else word for word in command.arguments]
@@ -395,7 +395,7 @@ def _arguments(command: LaunchCommand) -> list[str]:
 
 
 def _label(model: Checkpoint) -> str:
-    """A name of lower-case letters, digits and dashes, as Kubernetes takes it (RFC 1123)."""
+    """A name of lower-case letters, digits and dashes, as required by Kubernetes (RFC 1123)."""
     name = re.sub(r"[^a-z0-9]+", "-", model.id.rpartition("/")[2].lower()).strip("-")
     return name[:40].strip("-") or "model"
 
@@ -405,7 +405,7 @@ def _replicas_of_node(candidate: Candidate) -> int:
 
 
 def _compose(candidate: Candidate, command: LaunchCommand, model: Checkpoint) -> Documents:
-    """One node of the plan: its replicas, and a router that deals requests to them as the plan does."""
+    """One node of the plan: its replicas, and a router that distributes requests to them as the plan does."""
     each, most = candidate.structure.split.devices, _replicas_of_node(candidate)
     count, port = min(candidate.replicas, most), LAUNCHERS[command.engine].port
     names = [f"replica-{n}" for n in range(count)]

@@ -173,7 +173,7 @@ def weights(structure: Structure) -> str:
 
 
 def name(plans: Plans, candidate: Candidate) -> str:
-    """`H100-SXM bf16 tp 2 × 16`; without the type of weights where there is one."""
+    """`H100-SXM bf16 tp 2 × 16`; without the dtype of weights if there is only one."""
     return _named(plans, candidate.structure, candidate.laid)
 
 
@@ -357,7 +357,7 @@ def traffic_lines(plans: Plans) -> list[str]:
 
 
 def assumptions(plans: Plans) -> list[str]:
-    """The simulations, precision, errors and prices behind the results."""
+    """The simulations, precision, errors and prices of the results."""
     traffic, best = plans.traffic, plans.best
     of = dict.fromkeys(limit.of for limit in (traffic.ttft, traffic.tpot) if limit)
     none = "" if plans.shown else "; no plan was worth a simulation"
@@ -706,7 +706,7 @@ def _report_parts(plans: Plans) -> tuple[list[str], list[Section], list[str]]:
 
 @exporter("md", ".md", of=Plans)
 def to_markdown(plans: Plans) -> str:
-    """A report to read."""
+    """The report as text."""
     first, tables, found = _report_parts(plans)
     parts = ["\n\n".join(map(json.md, first)) + "\n"]
     parts += [json.to_markdown(s.headings, s.rows, s.numeric) for s in tables]

@@ -1,7 +1,7 @@
-"""Results as tables one below the other, and lists of things, in every format.
+"""Results as tables and lists in every format.
 
-`@sectioned` registers the function that makes the `Section`s of a class of results; terminal, Markdown and
-HTML follow from it. `Rows` is a list of equal rows with JSON, CSV and Markdown, used by `catalog.py`.
+`@sectioned` registers the function that builds the `Section`s of a class of results; terminal, Markdown and
+HTML use them. `Rows` is a list of equal rows with JSON, CSV and Markdown, used by `catalog.py`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Sections = Callable[[Any], Iterable[Section]]
 
 
 def sectioned(of: type) -> Callable[[Sections], Sections]:
-    """A decorator: the function gives the sections of things of that class."""
+    """A decorator: the function returns the sections of results of that class."""
 
     def take(sections: Sections) -> Sections:
         @table.table_of(of=of)
@@ -85,7 +85,7 @@ def section_table(section: Section) -> RenderableType:
 class Rows(Figures, Displayable):
     """Rows with equal keys, and the table that a person sees of them, with units.
 
-    `data` is their JSON, where that is not a list of the rows.
+    `data` is their JSON, if it is not a list of the rows.
     """
 
     rows: Sequence[Mapping[str, Any]]
@@ -109,7 +109,7 @@ def shown(rows: Rows) -> RenderableType:
 
 @exporter("json", ".json", of=Rows)
 def to_json(rows: Rows) -> str:
-    """A list of objects, or what there is instead."""
+    """A list of objects, or a text instead."""
     return json.to_json(rows.rows if rows.data is None else rows.data)
 
 

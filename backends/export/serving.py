@@ -161,7 +161,7 @@ def _colours(count: int) -> Iterator[str]:
 
 @exporter("md", ".md", of=ClosedLoopWorkload)
 def service_markdown(service: ClosedLoopWorkload) -> str:
-    """A report to read."""
+    """The report as text."""
     terms = [(time, what, units.percent(share)) for time, what, share in tpot_terms(service)]
     parts = [
         json.workload_markdown(service),
@@ -201,7 +201,7 @@ LATENCIES = {
     "e2e": "end to end",
 }
 
-# Names next to confidence intervals, which leave 16 of 80 columns.
+# Names next to confidence intervals, for which 16 of 80 columns remain.
 SHORT = LATENCIES | {
     "ttft": "TTFT",
     "queue": "  waiting",
@@ -297,7 +297,7 @@ def arrival_text(found: Simulation) -> str:
 def load_text(found: Simulation) -> str:
     """Whether the load is stable, and the capacity of the server."""
     capacity = f"{units.digits(found.largest_rate)} requests/s"
-    if found.load.users:  # few users without preemptions may get more requests/s
+    if found.load.users:  # with few users and no preemptions, the rate may be higher
         return f"capacity {capacity} with a queue that is never empty"
     if found.overloaded is None or not found.rate:
         return f"capacity {capacity}"

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 # Sweeps in memory
 
 SHOWN = 40  # rows that a terminal shows
-REASONS = 3  # for which rows are refused
+REASONS = 3  # number of reasons for rejected rows
 MOST_AXES = 3
 _FIGURES = ("step", "±", "tokens/s", "peak", "fits", "bound")
 _SPENT = {"cost_usd_per_mtok": "$/Mtok", "energy_j_per_token": "J/tok ≤"}
@@ -60,7 +60,7 @@ def to_json_lines(sweep: Sweep) -> str:
 
 @exporter("parquet", ".parquet", of=Sweep)
 def to_parquet(sweep: Sweep) -> bytes:
-    """A Parquet file (pyarrow must be installed)."""
+    """A Parquet file; pyarrow must be installed."""
     columns, out = sweep.to_arrow(), io.BytesIO()
     import pyarrow.parquet
 
@@ -70,7 +70,7 @@ def to_parquet(sweep: Sweep) -> bytes:
 
 @exporter("arrow", ".arrow", ".feather", of=Sweep)
 def to_arrow(sweep: Sweep) -> bytes:
-    """An Arrow file, as Feather reads it (pyarrow must be installed)."""
+    """An Arrow file in Feather format; pyarrow must be installed."""
     columns, out = sweep.to_arrow(), io.BytesIO()
     import pyarrow
 
@@ -144,7 +144,7 @@ def _cells(row: dict[str, Any], spent: Iterable[str]) -> tuple[str, ...]:
 
 # File formats
 
-LINES = 1 << 13  # that are text in memory at once
+LINES = 1 << 13  # number of rows that are text in memory at once
 
 
 class SweepFormat(ABC):
@@ -282,7 +282,7 @@ class ParquetFormat(ColumnFormat):
         return parquet.ParquetWriter(path, self.schema, use_dictionary=names, write_statistics=names)
 
     def tables(self, path: Path, columns: Sequence[str] | None = None) -> Iterator[Any]:
-        """Its groups of rows."""
+        """The groups of rows."""
         from pyarrow import parquet
 
         with parquet.ParquetFile(path) as file:
@@ -341,7 +341,7 @@ class SweepFile(Pairs):
     why: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it."""
+        """All fields."""
         return dict(vars(self))
 
     def pairs(self) -> list[tuple[str, str]]:
@@ -353,7 +353,7 @@ class SweepFile(Pairs):
 
 
 class RowCounts(NamedTuple):
-    """Rows of a part, those refused, and the first reason."""
+    """The rows of a part, the number of rejected rows, and the first reason."""
 
     rows: int
     refused: int
@@ -367,7 +367,7 @@ class RowCounts(NamedTuple):
 class SweepFolder:
     """The folder of the parts, and the final file.
 
-    `target` is the file into which they are joined, None if the folder itself is the target.
+    `target` is the file into which they are joined; None if the folder itself is the target.
     """
 
     def __init__(self, path: Path, form: str, target: Path | None, shown: str) -> None:
@@ -421,7 +421,7 @@ class SweepFolder:
             raise OutputError(f"{plain(self.shown, limit=1000)}: {reason}") from None
 
     def find(self, index: int, key: str) -> RowCounts | None:
-        """The whole part of that key, at that place from now on; None where it must be computed."""
+        """The complete part of that key, moved to that position; None if it must be computed."""
         self._keys[index] = key
         file = self._there.get(key)
         if file is None or file.suffix != self.format.suffix:

@@ -34,17 +34,17 @@ Make = TypeVar("Make", bound="Callable[..., RenderableType]")
 BOUND_STYLES = {"memory": "blue", "compute": "dark_orange", "network": "magenta", "overhead": "bright_black"}
 
 WIDE = 80  # columns of a terminal, to which prose and cells of prose are wrapped
-LEAST = 16  # of a wrapped column
-NAME = 20  # of an op's name; a longer one continues on the next line
+LEAST = 16  # width of a wrapped column
+NAME = 20  # width of an op's name; a longer one continues on the next line
 
-LINES = 400  # lines of text in a notebook; unrolled layers would be thousands
+LINES = 400  # most lines of text in a notebook; unrolled layers would give thousands
 LONG = 24  # characters of a cell that a page wraps
 NEWLINE = "\n"
 EMPTY = OpLine(*[""] * len(OpLine._fields))
 
 
 def text(table: RenderableType, *, colour: bool = False) -> str:
-    """A table as text, in 80 columns where its prose can be wrapped to that; nothing is cut."""
+    """A table as text, in 80 columns if its wrapped text allows it; nothing is truncated."""
     from rich.console import Console
 
     console = Console(
@@ -102,7 +102,7 @@ def _shrink(table: Table, room: int) -> None:
 
 
 def table_of(of: type) -> Callable[[Make], Make]:
-    """A decorator: the function makes the table that `print` and terminals show of things of that class."""
+    """A decorator: the function builds the table of results of that class for `print` and terminals."""
 
     def take(make: Make) -> Make:
         def printed_text(thing: Any, *, colour: bool = False, **options: Any) -> str:
@@ -119,8 +119,8 @@ def columns(
 ) -> Table:
     """An empty table with a line under its headings; its cells are neither truncated nor markup.
 
-    The columns `numeric` are right-aligned, those of `prose` wrap if the table is too wide. Columns are `gap`
-    apart, at least one.
+    The columns `numeric` are right-aligned, those of `prose` wrap if the table is too wide. Columns are at
+    least `gap` apart.
     """
     from rich import box
     from rich.text import Text
@@ -144,7 +144,7 @@ def stack(*parts: RenderableType) -> Group:
 
 
 def add(table: Table, cells: Iterable[str], style: str = "", styles: Sequence[str] = ()) -> None:
-    """A row of plain text; brackets in it stay brackets."""
+    """A row of plain text; brackets are not markup."""
     from rich.text import Text
 
     of_each = chain(styles, repeat(""))
@@ -207,7 +207,7 @@ def answer_sections(workload: Workload, *answers: RenderableType) -> Group:
 
 @table_of(of=Report)
 def report(report: Report) -> Group:
-    """One step: its results and its ops; of a grid, its ranges."""
+    """One step with its results and ops; for a grid, its ranges."""
     from rich.console import Group
     from rich.text import Text
 
@@ -276,7 +276,7 @@ def ops(report: Report) -> Table:
 
 
 def _step(report: Report) -> Iterator[RenderableType]:
-    """The rows of a step, and how they add up."""
+    """The rows of a step, and their sum."""
     yield ops(report)
     yield from wording.sums(report)
 
@@ -317,7 +317,7 @@ def plain_html(thing: Displayable) -> str:
 
 
 def _ops_html(report: Report) -> Iterator[str]:
-    """The rows of a step, and how they add up."""
+    """The rows of a step, and their sum."""
     yield html(*wording.flat(report))
     yield from (caption(line, "small") for line in wording.sums(report))
 

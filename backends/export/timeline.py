@@ -1,9 +1,9 @@
 """Timelines of steps and simulations as trace files for Perfetto and chrome://tracing.
 
 The format is Chrome's ("Trace Event Format", Google 2016) with the categories and arguments of Kineto
-(pytorch/kineto, libkineto/src/output_json.cpp): a process per rank, a thread per stream, times in µs.
-`trace` makes the document of a step or request, `serving_trace` that of a simulation: a process per server,
-with steps, counters, and requests as nestable asynchronous events, since many run at once.
+(pytorch/kineto, libkineto/src/output_json.cpp): a process per rank, a thread per stream, times in µs. `trace`
+builds the document of a step or request. `serving_trace` builds that of a simulation: a process per server,
+with steps, counters, and requests as nestable asynchronous events, because many run at once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .files import check_writable, write
 
 Event = dict[str, Any]
 SUFFIXES = (".json", ".json.gz")
-WAITS = 0  # the thread of waits: engine CPU and others
+WAITS = 0  # the thread of waits: engine CPU time and others
 PHASES = ("encode", "prefill", "decode", "draft", "both")
 
 
@@ -44,15 +44,17 @@ def write_trace(
 ) -> Path:
     """Write the steps of a job, one after another, to a `.json` or `.json.gz`; return the path.
 
-    The ranks of a pipeline stage do the same, so that the first of each stands for them; with `rank` it is
-    one rank's file, as the profiler writes them. `InputError` for a step or rank that there is not,
-    `OutputError` for a file that cannot be written.
+    The ranks of a pipeline stage do the same work, so the first of each represents them; with `rank` it is
+    the file of one rank, as the profiler writes it. `InputError` for an unknown step or rank, `OutputError`
+    for a file that cannot be written.
     """
     return write_document(lambda: trace(job, phase=phase, rank=rank), path)
 
 
 def write_document(make: Callable[[], Event], path: str | os.PathLike[str]) -> Path:
-    """Write the result of `make` to a `.json` or `.json.gz`; OutputError in advance if it is impossible."""
+    """Write the result of `make` to a `.json` or `.json.gz` file; OutputError in advance if it is
+    impossible.
+    """
     target = check_target(path)
     text = json.dumps(make(), ensure_ascii=False, allow_nan=False)
     data = text.encode("utf-8", "backslashreplace")
@@ -102,7 +104,7 @@ def trace(job: Report | Workload, *, phase: str = "both", rank: int | None = Non
 
 
 def steps_of(job: Report | Workload, phase: str) -> list[Report]:
-    """The steps of a phase, or the one that it is."""
+    """The steps of a phase, or the only step."""
     phase = choice("phase", phase, PHASES)
     if isinstance(job, Report):
         return [job]
@@ -156,7 +158,7 @@ def _step(number: int, title: str, rank: int, slices: Sequence[TimeSlice], start
 
 
 def _blocks(slices: Iterable[TimeSlice], rank: int, start_s: float, depth: int) -> Iterator[Event]:
-    """The ranges of numbered blocks such as `layer[17]`, and of those inside them."""
+    """The ranges of numbered blocks such as `layer[17]`, including nested ones."""
 
     def block(s: TimeSlice) -> tuple[int, str]:
         parts = s.path.split(".")[:-1]
@@ -192,7 +194,7 @@ def _slice(s: TimeSlice, rank: int, start_s: float) -> Event:
 def complete_event(
     cat: str, name: str, rank: int, thread: int, start_s: float, end_s: float, args: Event
 ) -> Event:
-    """A complete event; in whole nanoseconds, so that what adjoins or nests does so after reading too."""
+    """A complete event in whole nanoseconds, so that adjacent and nested events remain so after reading."""
     start, end = round(start_s * 1e9), round(end_s * 1e9)
     event = {"ph": "X", "cat": cat, "name": name, "pid": rank, "tid": thread}
     return {**event, "ts": start / 1000, "dur": (end - start) / 1000, "args": args}
@@ -238,7 +240,7 @@ def _server(number: int, name: str, device: str) -> Iterator[Event]:
 
 
 def _steps(found: Simulation, servers: int) -> Iterator[Event]:
-    """A slice for each run of equal steps, and counters of requests that decode, are read or wait."""
+    """A slice for each run of equal steps, and counters of requests in decode, in prefill and waiting."""
     columns = {name: column.tolist() for name, column in found.events.items()}
     where = columns.get("replica") or [0] * len(columns["start_s"])
     last = [0.0] * servers

@@ -79,7 +79,7 @@ def percent(x: float) -> str:
 
 
 def share_met(share: float) -> str:
-    """A share of requests, rounded down: where some are late it is no 100%.
+    """A share of requests, rounded down, so that it is 100% only if all meet the limit.
 
     >>> [share_met(x) for x in (1, 0.9999, 0.5)]
     ['100.0%', '99.9%', '50.0%']
@@ -88,7 +88,7 @@ def share_met(share: float) -> str:
 
 
 def count(n: float) -> str:
-    """A number of things, such as parameters.
+    """A count, such as the number of parameters.
 
     >>> count(8_030_261_248), count(137_000), count(80)
     ('8.03B', '137k', '80')

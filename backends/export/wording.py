@@ -44,7 +44,7 @@ def usd(x: float | None) -> str:
 
 
 def joules(x: float | None) -> str:
-    """Joules; `–` where no power is known.
+    """Joules; `–` without a known power.
 
     >>> joules(1.234), joules(0.0125), joules(None)
     ('1.23 J', '12.5 mJ', '–')
@@ -105,7 +105,7 @@ _NONE = "–"
 
 
 def percent_off(error: Number | None) -> str:
-    """An error as a percentage; `–` where none is known."""
+    """An error as a percentage; `–` if it is unknown."""
     return _NONE if error is None else f"{100 * float(error):.0f}%"
 
 
@@ -216,7 +216,7 @@ def head_lines(workload: Workload) -> list[tuple[str, str]]:
 
 
 def left_out_line(*programs: Program) -> list[tuple[str, str]]:
-    """The line of a header that states which parts of multimodal models no figure counts; none for others."""
+    """The line of a header with the parts of multimodal models that no figure counts; empty for others."""
     parts = dict.fromkeys(part for p in programs for part in p.left_out.split(", ") if part)
     words = f"weights, memory and time of the {plain(' and the '.join(parts))}"
     return [("not counted", words)] if parts else []
@@ -270,7 +270,7 @@ def basis_text(report: Report) -> str:
 
 
 def error_band(error: Number | None) -> str:
-    """` ± 9%`, or nothing for a bound."""
+    """` ± 9%`; empty for a bound."""
     return "" if error is None else f" ± {percent_off(error)}"
 
 
@@ -291,7 +291,7 @@ def devices(program: Program, device: Device) -> str:
 
 
 def _peaks(report: Report) -> str:
-    """The matrix rates that the program's types run at."""
+    """The dtypes at whose matrix rates the program runs."""
     dtypes = dict.fromkeys(row.work.dtype.name for row in report.plan.rows if row.work.matrix)
     rates = dict.fromkeys(report.device.matrix_peak(name) for name in dtypes)
     return "".join(f", {units.flops(rate)}/s in {unit}" for rate, unit in rates)
@@ -412,7 +412,7 @@ def _caches(priced: Report | Workload) -> str:
 
 
 def rates(w: Workload) -> list[tuple[str, str]]:
-    """Times and throughput in a line: of requests, or of images."""
+    """One line with times and throughput, of requests or of images."""
     if w.program.patches:
         rate = units.digits(w.batch / w.e2e_s) if w.e2e_s else _NONE
         return [("step", units.time(w.e2e_s)), (rate, "images/s")]
@@ -580,7 +580,7 @@ def _ideal(least: Number, time: Number) -> str:
 
 
 def total_line(report: Report) -> OpLine:
-    """The step: every op times its repeats."""
+    """The step: the sum over every op and its repeats."""
     moved = report.read_bytes + report.write_bytes
     return OpLine(
         "",
@@ -621,7 +621,7 @@ def remarks(report: Report) -> tuple[str, ...]:
 
 
 def sums(report: Report) -> list[str]:
-    """How the rows add up to the step, on each stage; nothing where there are ops alone."""
+    """The sum of the rows on each stage; empty if all rows are ops."""
     found = []
     for stage in report.stages:
         others = (row for row in report.ops if row.kind == OVERHEAD and row.stage == stage.stage)

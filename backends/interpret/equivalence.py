@@ -1,9 +1,9 @@
 """Equivalence of two programs: run both in NumPy on short axes, from equal weights.
 
-`shorten` makes programs small: every length above `MAX_KEPT_LENGTH` becomes a shorter one. Short lengths are
-equal in all programs, in the same order, even, multiples of the ranks that split any axis, and distinct if
-the originals are. All layers remain, and windows become shorter than the few tokens. `equivalent` compares a
-prefill and one more token.
+`shorten` makes programs small: every length above `MAX_KEPT_LENGTH` is replaced by a shorter one. Short
+lengths are equal in all programs, in the same order, even, multiples of the ranks that split any axis, and
+distinct if the originals are. All layers remain, and windows become shorter than the few tokens. `equivalent`
+compares a prefill and one more token.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from .program import Spread, caller_inputs, interpret
 
 # Programs on short axes
 
-MAX_KEPT_LENGTH = 8  # lengths up to here stay: experts of a token, heads of a group
+MAX_KEPT_LENGTH = 8  # lengths up to this one are not shortened: experts per token, heads of a group
 WINDOW = 3  # keys that a query sees in a window, at most
-FIXED = {"stream_weight", "tap"}  # axes with lengths that follow from others
-ROTATED = 4  # elements of a head that are rotated, where not all are, at most
+FIXED = {"stream_weight", "tap"}  # axes with lengths that are derived from others
+ROTATED = 4  # most rotated elements of a head, if not all are rotated
 
 
 def shorten(programs: Sequence[Program]) -> list[Program]:
@@ -128,14 +128,15 @@ def _ring(size: Size) -> Size:
 # Comparison
 
 TOLERANCE = 1e-9  # for float64, after the few hundred consecutive sums of a model
-_MOST = 1000  # sequences or tokens, beyond which numpy takes minutes
+_MOST = 1000  # number of sequences or tokens beyond which numpy takes minutes
 
 
 @dataclass(frozen=True)
 class Equivalence(Pairs):
     """The verdict; true where `equal`. `difference` is the largest of an output, over its largest value.
 
-    `first` names what differs first, in the order of the second program: an op, an input or an output.
+    `first` is the name of the first difference, in the order of the second program: an op, an input or an
+    output.
     """
 
     before: str
@@ -216,7 +217,7 @@ def equivalent(
 
 
 def random_weight(name: str, type: Tensor) -> Array:
-    """A weight: numbers that depend on the name alone, so that each form of a program gets the same."""
+    """A weight: numbers that depend on the name only, so that each form of a program gets equal weights."""
     rng = np.random.default_rng(zlib.crc32(name.encode()))
     shape = tuple(map(Binding(), type.shape))
     found: Array = rng.normal(size=shape) / np.sqrt(max(shape[0], 1)) if shape else rng.normal(size=())
@@ -265,7 +266,7 @@ def _inputs(program: Program, batch: int, new: int) -> Mapping[str, Array]:
 
 
 def _rows(program: Program, node: Node) -> int:
-    """The rows of the table that ids index; 2, which most tables have, if there is none."""
+    """The number of rows of the table that ids index; 2 (the rows of most tables) without a table."""
     lengths = [2]
     for entry in program.entries:
         graph = program[entry]

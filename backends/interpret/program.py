@@ -52,14 +52,14 @@ class MeshRanks:
         return [dict(zip(names, at, strict=True)) for at in itertools.product(*sizes)]
 
     def index(self, rank: dict[str, int], over: Placement) -> int:
-        """Which of the pieces over some axes a rank has."""
+        """The index of the piece over some axes on a rank."""
         place = 0
         for axis in over:
             place = place * self.mesh.size((axis,)) + rank[axis]
         return place
 
     def piece(self, length: int, rank: dict[str, int], over: Placement) -> slice:
-        """That piece of a dimension."""
+        """A piece of a dimension."""
         size = -(-length // self.mesh.size(over))
         start = min(self.index(rank, over) * size, length)
         return slice(start, min(start + size, length))
@@ -140,7 +140,7 @@ class _Run:
         return [self.ranks.whole(*each) for each in zip(handed, types, shapes, strict=True)]
 
     def graph(self, graph: Graph, prefix: str, layer: int, inputs: Mapping[str, Spread]) -> list[Spread]:
-        """The outputs of one execution of `graph`, which is `layer` or begins there."""
+        """The outputs of one execution of `graph`, which is `layer` or starts with it."""
         loops = self.program.iterations(graph, Layers(layer))
         held: dict[Value, Spread] = {}
         for node in graph.nodes:
@@ -211,7 +211,7 @@ class _Run:
         return ExecutionPlace(int(self.at.symbols["C"]), new, origins, leads)
 
     def repeat(self, loop: Loop, path: str, operands: list[Spread], layers: Layers) -> list[Spread]:
-        """The body, once for each iteration."""
+        """The results of the body, once for each iteration."""
         body = self.program[loop.body]
         for layer in layers:
             inputs = {node.name: value for node, value in zip(body.inputs, operands, strict=True)}
@@ -323,6 +323,6 @@ def _batch(type: Tensor) -> int:
 
 
 def _part(x: Array, node: Node, part: int, parts: int) -> Array:
-    """A micro-batch of an input; the whole of one that has no sequences."""
+    """A micro-batch of an input; the whole input if it has no sequences."""
     type = node.results[0]
     return np.split(x, parts, axis=_batch(type))[part] if parts > 1 and "B" in map(str, type.shape) else x

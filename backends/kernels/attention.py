@@ -1,15 +1,16 @@
-"""Attention kernels: shape, prefill (many new tokens) and decode (few new tokens over a cache).
+"""Attention kernels: their shape, prefill (many new tokens) and decode (few new tokens and a cache).
 
-Prefill follows FlashAttention (arXiv:2307.08691, section 3.3). A block holds a tile of queries and walks
-over the visible keys, one tile of scores at a time; the two products and the exponentials overlap, loading
-queries and storing the output do not. Blocks are spread over the multiprocessors and the longest block is a
-lower bound. The fastest tile height is taken, and the last tile is no higher than its rows.
+Prefill follows FlashAttention (arXiv:2307.08691, section 3.3). A block contains a tile of queries and
+iterates over the visible keys, one tile of scores at a time. The two products and the exponentials overlap.
+Loading queries and storing the output do not. Blocks are distributed over the multiprocessors, and the
+longest block is a lower bound. The fastest tile height is used, and the last tile has no more rows than
+remain.
 
-Decode follows Flash-Decoding. A block takes the queries of one head group over a piece of the keys. If
+Decode follows Flash-Decoding. A block computes the queries of one head group over a piece of the keys. If
 there are fewer sequences and heads than multiprocessors, keys are split into pieces that a second kernel
-combines. One block draws a limited bandwidth; all blocks reach a share of the peak. TensorRT-LLM's XQA
-holds at most 32 query heads per block, and a second kernel on the vector units serves single heads and
-larger groups.
+combines. One block reaches a limited bandwidth; all blocks together reach a share of the peak. TensorRT-LLM's
+XQA supports at most 32 query heads per block, and a second kernel on the vector units computes single heads
+and larger groups.
 """
 
 from __future__ import annotations
@@ -48,11 +49,13 @@ from .base import (
 
 @dataclass(frozen=True)
 class AttentionShape(Shape):
-    """`new` tokens of each of `batch` sequences after `cached` ones, on one rank.
+    """Attention of `new` tokens of each of `batch` sequences with `cached` tokens, on one rank.
 
-    `kv_heads` heads of keys and values, `group` query heads for each of them, all of size `head`. A query
-    sees what is cached, new tokens up to itself if it is `causal` (else 0, and all keys count as cached), and
-    `window` keys at most, itself included. Bits an element of q, of keys and values, of the output.
+    - `kv_heads`, `group`, `head`: Heads of keys and values, query heads for each of them, and the head size.
+    - `window`: The most keys that a query sees, including its own.
+    - `causal`: 1 if a query sees the cache and new tokens up to itself. 0 if it sees all keys, which then
+      count as `cached`.
+    - `q_bits`, `kv_bits`, `out_bits`: Bits per element of q, of keys and values, and of the output.
     """
 
     batch: Number
@@ -70,15 +73,15 @@ class AttentionShape(Shape):
 
     @property
     def most(self) -> Number:
-        """Keys that a query sees at most: its window."""
+        """The most keys that a query sees."""
         return self.window
 
     def keys(self, xp: Namespace) -> Number:
-        """Keys of one sequence that some query sees."""
+        """Keys of one sequence that at least one query sees."""
         return xp.minimum(self.cached + self.new * self.causal, self.window + self.new - 1)
 
     def uneven(self, at: UnevenBinding) -> dict[str, Number]:
-        """A window as wide as what sequences see within theirs, on average."""
+        """The window as the mean number of visible keys of the sequences."""
         return {"window": at.capped(self.cached, self.window - 1) + 1} if self.window < np.inf else {}
 
     @property
@@ -88,15 +91,15 @@ class AttentionShape(Shape):
         return values * (self.q_bits + self.out_bits) / 8
 
     def kv_elements(self, xp: Namespace) -> Number:
-        """Elements of keys and values that some query sees."""
+        """Elements of keys and values that at least one query sees."""
         return 2 * self.batch * self.kv_heads * self.keys(xp) * self.head
 
 
-TINY, MANY = 1e-300, 1e15  # in place of a step of 0, where all rows see as much, and of an endless window
+TINY, MANY = 1e-300, 1e15  # replace a step of 0 (all rows see equally many keys) and an infinite window
 
 
 def visible_keys(xp: Namespace, rows: Number, before: Number, most: Number, step: Number) -> Number:
-    """Σ min(before + i·step, most) over i = 1 … rows: how much is seen by rows that each see `step` more.
+    """Sum of min(before + i·step, most) over i = 1 … rows: keys seen by rows that each see `step` more.
 
     >>> from llmir.base.array_namespace import SCALARS as xp
     >>> visible_keys(xp, 4, 0, np.inf, 1), visible_keys(xp, 4, 10, np.inf, 1), visible_keys(xp, 4, 0, 2, 1)
@@ -109,14 +112,14 @@ def visible_keys(xp: Namespace, rows: Number, before: Number, most: Number, step
 
 
 def has_cache(q: Tensor, k: Tensor) -> bool:
-    """Whether there can be keys of others than the new tokens: a prompt alone has none."""
+    """Whether keys may include cached tokens, in addition to the new ones."""
     return bool(k.shape[1] != q.shape[1])
 
 
 def attention_shape(row: Row) -> AttentionShape:
-    """The shape of a fused attention: new tokens of each sequence, after those that the cache holds.
+    """The shape of a fused attention op.
 
-    Where the heads of keys and of values differ in size, the kernel is told their mean.
+    If keys and values have different head sizes, the shape has their mean.
     """
     q, k, v, *_ = row.operands
     batch, new, groups, group, head = q.shape
@@ -141,10 +144,10 @@ def attention_shape(row: Row) -> AttentionShape:
 
 # Prefill
 
-TILES = (64, 128)  # rows of queries that FlashAttention's and FlashInfer's tiles have
-TILE_KEYS = 64  # keys in a tile; kernels take 32 to 128, which moves the padded edge by as little
-HEAD_STEP = 32  # heads are padded to multiples of it: FlashAttention is built for 64, 96, 128, 192 and 256
-SOFTMAX = 5  # vector FLOPs a pair, as the IR counts them
+TILES = (64, 128)  # queries per tile in FlashAttention and FlashInfer
+TILE_KEYS = 64  # keys per tile; kernels use 32 to 128, which changes the padding little
+HEAD_STEP = 32  # head sizes are padded to multiples: FlashAttention supports 64, 96, 128, 192 and 256
+SOFTMAX = 5  # vector FLOPs per pair of query and key, as in the IR
 
 
 @families(
@@ -156,31 +159,32 @@ SOFTMAX = 5  # vector FLOPs a pair, as the IR counts them
 )
 @dataclass(frozen=True)
 class PrefillAttention(Kernel):
-    """Causal attention of new tokens over themselves and a cache."""
+    """Causal attention of new tokens, with or without a cache."""
 
     group: ClassVar[str] = "prefill"
 
     matrix: float = parameter(
-        0.7, 0.01, 2, "", "share of q's matrix peak that a multiprocessor reaches; above 1 if narrowed"
+        0.7, 0.01, 2, "", "share of the matrix peak for the dtype of q; above 1 if q is quantized"
     )
     softmax: float = parameter(0.3, 0.002, 1, "", "share of the fp32 peak that exponentials and sums reach")
     bandwidth: float = parameter(
-        0.6, 0.1, 2, "", "share of the memory bandwidth that q, keys, values reach; above 1 from an L2"
+        0.6, 0.1, 2, "", "share of the memory bandwidth for q, keys, values; above 1 with an L2"
     )
-    block_us: float = parameter(1.5, 0.02, 20, "µs", "to begin and end a tile of queries")
-    alone: float = parameter(1.3, 0.2, 4, "", "time of the longest block, to that of its share of work")
-    tail: float = parameter(0.5, 0.01, 3, "", "blocks' worth of time until the last has ended")
-    widened: float = parameter(0, 0, 8, "", "16-bit values moved for each of a narrow cache, to widen it")
-    launch_us: float = parameter(8, 0.5, 300, "µs", "of an empty call")
+    block_us: float = parameter(1.5, 0.02, 20, "µs", "time to start and end a tile of queries")
+    alone: float = parameter(1.3, 0.2, 4, "", "time of the longest block, relative to its share of the work")
+    tail: float = parameter(0.5, 0.01, 3, "", "time until the last block ends, in blocks")
+    widened: float = parameter(
+        0, 0, 8, "", "16-bit values moved per value of an 8-bit cache, to dequantize it"
+    )
+    launch_us: float = parameter(8, 0.5, 300, "µs", "time of an empty call")
     packs: float = choice(
-        0, (0, 1), "", "1 if a tile holds the query heads of a group, 0 if one head", usual=True
+        0, (0, 1), "", "1 if a tile contains the query heads of a group, 0 if one head", usual=True
     )
     masked: float = parameter(
-        0, 0, 1, "", "of the keys outside a window, those that are multiplied, and masked"
+        0, 0, 1, "", "share of the keys outside a window that are multiplied and masked"
     )
 
     def seconds(self, device: Device, shape: AttentionShape, xp: Namespace = ARRAYS) -> Number:
-        """Time of one call; HardwareError for no number of multiprocessors."""
         widened = 2 * self.widened * (shape.kv_bits < shape.q_bits)
         moved = shape.rows_bytes + shape.kv_elements(xp) * (shape.kv_bits / 8 + widened)
         memory = moved / (device.memory_Bps * self.bandwidth)
@@ -188,11 +192,11 @@ class PrefillAttention(Kernel):
         return self.launch_us * 1e-6 + busy + memory
 
     def busy(self, device: Device, shape: AttentionShape, rows: int, xp: Namespace) -> Number:
-        """Seconds of all tiles of so many rows, over all multiprocessors."""
+        """Seconds of all tiles with `rows` queries, over all multiprocessors."""
         share = 1 / multiprocessors(device)
-        together = 1 + self.packs * (shape.group - 1)  # query heads in a tile
+        together = 1 + self.packs * (shape.group - 1)  # query heads per tile
         positions = xp.maximum(rows / together, 1)
-        fits = xp.maximum(together / rows, 1)  # tiles for one position
+        fits = xp.maximum(together / rows, 1)  # tiles per position
         tiles = xp.maximum(shape.new / positions, 1)
         steps = positions / TILE_KEYS * shape.causal
         before, most = shape.cached / TILE_KEYS, (shape.most + positions) / TILE_KEYS
@@ -212,7 +216,7 @@ class PrefillAttention(Kernel):
         return xp.maximum(self.alone * last, heads * (tiles * block + walked * tile) + self.tail * last)
 
 
-# By bits of q and of the cache, those for other types.
+# Kernel families by bits of q and of the cache.
 LOW_PRECISION_PREFILL = {
     (8, 8): ("attention_prefill_fp8", "attention_prefill_kv8"),
     (16, 8): ("attention_prefill_kv8",),
@@ -221,13 +225,13 @@ LOW_PRECISION_PREFILL = {
 
 
 def without_context(shape: AttentionShape) -> AttentionShape | None:
-    """The new tokens without those that they come after; None where they come after none, or see all."""
+    """The shape without cached tokens; None if there are none, or if the attention is not causal."""
     return replace(shape, cached=0) if shape.causal and shape.cached != 0 else None
 
 
 @kernel_call("flash_attention", "block_sparse_attention")
 def prefill(row: Row) -> Call:
-    """Of any number of new tokens of each sequence; after others they take no less than as a prompt."""
+    """Attention of any number of new tokens. With a cache, it takes at least as long as without."""
     q, k, *_ = (t.dtype.bits for t in row.operands)
     given = attention_shape(row)
     own = LOW_PRECISION_PREFILL.get((q, k), ()) if given.causal else ("attention_encoder",)
@@ -235,70 +239,71 @@ def prefill(row: Row) -> Call:
 
 
 def prefill_call(given: AttentionShape, own: tuple[str, ...]) -> Call:
-    """Of new tokens of a shape, by kernels of these families first."""
-    return Call((*own, "attention_prefill"), given, less=without_context(given))
+    """The call for a shape, with the kernel families in `own` first."""
+    return Call((*own, "attention_prefill"), given, contained=without_context(given))
 
 
 # Decode
 
-HEAD = 128  # size of the heads in the unit of `block_us`; blocks of smaller ones take as long
-ROWS = 128  # queries in a tile at most, as FlashAttention's and FlashInfer's have
-LEAST_ROWS = 16  # that a matrix instruction multiplies
-# Of rows with one new token none tells the following; of prompts on A100, H100, B200 the shares are higher.
+HEAD = 128  # head size up to which `block_us` is constant
+ROWS = 128  # most queries per tile in FlashAttention and FlashInfer
+LEAST_ROWS = 16  # rows of a matrix instruction
+# Rates of the arithmetic. Measured decode rows have one new token and do not determine them; prefill on A100,
+# H100 and B200 reaches higher shares.
 MATRIX = 0.4  # share of the matrix peak
 EXPONENTIALS = 0.2  # share of the fp32 peak
-AGAIN = 0.1  # of what further tiles read, from memory: fits of latents have 0.05 to 0.1
-PACKED = 32  # query heads that a block of TensorRT-LLM's XQA holds
-# Bytes that memory could move while the kernel for single heads uses an element of keys: both fits to H100.
+AGAIN = 0.1  # share of the keys that more tiles read from memory again: fits of MLA give 0.05 to 0.1
+PACKED = 32  # query heads per block in TensorRT-LLM's XQA
+# Bytes that memory moves in the time that the kernel for single heads needs per element of keys. Both fits to
+# H100 give this value.
 VECTOR_BYTES = 1.0
-PIECE_KEYS = 256  # in a piece at least; where it was fitted, 25 of 28 cases lay between 193 and 271
+PIECE_KEYS = 256  # fewest keys of a piece; if fitted, 25 of 28 cases are between 193 and 271
 
 
 @families("attention_decode", "attention_decode_fp32", "attention_decode_kv8")
 @dataclass(frozen=True)
 class DecodeAttention(Kernel):
-    """Attention of a new token, or a few, over a cache."""
+    """Attention of one or a few new tokens over a cache."""
 
     group: ClassVar[str] = "decode"
 
     bandwidth: float = parameter(0.9, 0.1, 1, "", "share of the memory bandwidth that keys and values reach")
-    alone: float = parameter(0.3, 0.01, 4, "", "time of a block alone, to that of its share of the traffic")
+    alone: float = parameter(0.3, 0.01, 4, "", "time of a single block, relative to its share of the traffic")
     block_us: float = parameter(
-        1.5, 0.05, 20, "µs", "to begin and end a block of heads up to 128; grows as the root of larger ones"
+        1.5, 0.05, 20, "µs", "time to start and end a block of heads up to 128; grows with the root above"
     )
     exposed: float = parameter(
-        0.5, 0.01, 1, "", "of the shorter of that and traffic, not hidden by the longer"
+        0.5, 0.01, 1, "", "share of the shorter of block starts and traffic that is not hidden"
     )
-    combine_us: float = parameter(2, 0.01, 30, "µs", "to combine pieces")
-    pieces: float = parameter(16, 2, 256, "", "pieces at most")
-    launch_us: float = parameter(8, 0.5, 40, "µs", "of an empty call")
+    combine_us: float = parameter(2, 0.01, 30, "µs", "time to combine pieces")
+    pieces: float = parameter(16, 2, 256, "", "largest number of pieces of split keys")
+    launch_us: float = parameter(8, 0.5, 40, "µs", "time of an empty call")
     lone: float = parameter(
-        1, 0.05, 10, "", "time to begin and end a block of one head, to that of a group's"
+        1, 0.05, 10, "", "time to start and end a block of one head, relative to that of a group"
     )
-    lone_us: float = parameter(2, 0.01, 20, "µs", "more, of a call of the kernel for single heads")
+    lone_us: float = parameter(2, 0.01, 20, "µs", "time added per call of the kernel for single heads")
     packs: float = choice(
-        1024, (1024, PACKED), "", "query heads in a block; larger groups go one by one", usual=True
+        1024, (1024, PACKED), "", "query heads per block; larger groups run head by head", usual=True
     )
     planned: float = parameter(
         0,
         0,
         1,
         "",
-        "of the keys outside a window, those that are cut into pieces too, whose blocks are empty",
+        "share of the keys outside a window that are split into pieces with empty blocks",
     )
 
     @staticmethod
-    def takes(shape: AttentionShape) -> Any:
-        """Tokens after others, and a few; more are a prompt, and so are several that see all."""
+    def supports(shape: AttentionShape) -> Any:
+        """Few new tokens, or any number after cached tokens, if causal; otherwise one new token."""
         causal = (shape.causal > 0) & ((shape.cached > 0) | (shape.new <= DRAFTS))
         return causal | (shape.new == 1)
 
     def seconds(self, device: Device, shape: AttentionShape, xp: Namespace = ARRAYS) -> Number:
-        """Time of one call; HardwareError for no number of multiprocessors."""
         share = 1 / multiprocessors(device)
         together = xp.where(shape.group <= self.packs, shape.group, 1)
-        single = xp.where(together == 1, self.singles, 0)  # 1 by the kernel for single heads
-        queries = shape.new * together  # that see the keys of a head
+        single = xp.where(together == 1, self.singles, 0)  # 1 for the kernel for single heads
+        queries = shape.new * together  # queries that see the keys of a head
         passes = xp.maximum(queries / ROWS, 1)
         heads = shape.batch * shape.kv_heads * shape.group / together
         seen, values = shape.keys(xp), shape.kv_elements(xp)
@@ -307,7 +312,7 @@ class DecodeAttention(Kernel):
         pieces = xp.minimum(xp.maximum(1 / (share * heads * passes), 1), possible)
         blocks, reading = heads * passes * pieces, heads * xp.maximum(pieces * seen / keys, 1)
 
-        read = values * shape.group / together  # by all heads of their own
+        read = values * shape.group / together  # each head reads its keys separately
         used = single * read * shape.new * VECTOR_BYTES
         again = 1 + AGAIN * (passes - 1)
         cache = xp.maximum(values * shape.kv_bits / 8 / self.bandwidth * again, used) / device.memory_Bps
@@ -327,17 +332,20 @@ class DecodeAttention(Kernel):
 
     @property
     def singles(self) -> int:
-        """1 if the library has a kernel for single heads: where blocks hold few."""
+        """1 if the library has a separate kernel for single heads: if its blocks support few heads."""
         return int(self.packs <= PACKED)
 
-    def moved(self, travel: KernelTransfer) -> dict[str, float]:
-        """A block alone draws as many bytes a second there, of a multiprocessor's part of the bandwidth."""
+    def transfer_parameters(self, travel: KernelTransfer) -> dict[str, float]:
+        """The parameters on another device.
+
+        A single block has equal bandwidth relative to one multiprocessor's part.
+        """
         there, here = (d.memory_Bps / (d.multiprocessors or 1) for d in (travel.device, travel.home))
-        values = super().moved(travel)
+        values = super().transfer_parameters(travel)
         return {**values, "alone": values["alone"] * there / here}
 
     def row_s(self, device: Device, shape: AttentionShape) -> Number:
-        """Seconds in which the device does an element of keys and values with a query."""
+        """Seconds of the device to multiply one element of keys or values with a query."""
         product: float = 2 / (MATRIX * device.matrix_peak(shape.dtype)[0])
         exponential = SOFTMAX / (EXPONENTIALS * device.vector_flops["fp32"])
         return product + exponential / (2 * shape.head)
@@ -348,15 +356,15 @@ LOW_PRECISION_DECODE = {8: ("attention_decode_kv8",), 32: ("attention_decode_fp3
 
 @kernel_call("flash_attention", "block_sparse_attention")
 def decode(row: Row) -> Call | None:
-    """Of new tokens of each sequence over a cache, if there is one; several take no less than one."""
+    """Attention of new tokens over a cache. Several new tokens take at least as long as one."""
     q, k, *_ = row.operands
     return decode_call(attention_shape(row)) if has_cache(q, k) else None
 
 
 def decode_call(given: AttentionShape) -> Call:
-    """Of new tokens of a shape."""
+    """The call for a shape."""
     return Call(
         (*LOW_PRECISION_DECODE.get(int(given.kv_bits), ()), "attention_decode"),
         given,
-        less=replace(given, new=1),
+        contained=replace(given, new=1),
     )

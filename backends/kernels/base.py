@@ -1,11 +1,12 @@
 """Base classes of kernel laws, and the calls that an op of a program makes.
 
-A `Kernel` is a time as a function of a `Shape` and about a dozen physical parameters (`parameter`), plus
-build choices of the library (`choice`). `families` registers a class under the names that calibrations use.
+A `Kernel` estimates a time from a `Shape` and about a dozen physical parameters (`parameter`), plus choices
+that were made when a library was built (`choice`). `families` registers a class under the names that
+calibrations use.
 
-A `Call` is one execution of an op as a kernel sees it: names of families, best first, and a shape with
-symbolic sizes. A kernel's file registers with `kernel_call` the function that makes the call of a row;
-`kernel_calls(row)` returns all calls that an op may be.
+A `Call` is one execution of an op by a kernel: names of families, best first, and a shape with symbolic
+sizes. The file of a kernel registers a function with `kernel_call` that turns a row into a call.
+`kernel_calls(row)` returns all possible calls of an op.
 """
 
 from __future__ import annotations
@@ -37,14 +38,18 @@ Array = np.ndarray[Any, np.dtype[Any]]
 S = TypeVar("S", bound="Shape")
 K = TypeVar("K", bound="Kernel")
 
-DRAFTS = 8  # new tokens that engines verify by the kernels of a step: few enough for a tile of queries
+DRAFTS = 8  # most new tokens that engines verify with decode kernels; they fit in one tile of queries
 
-# Each family that a calibration may name.
+# The kernel families of calibrations.
 KERNELS: Kind[type[Kernel]] = Kind("kernel", "llmir.backends.kernels")
 
 
 class Parameter(NamedTuple):
-    """One physical parameter: where a fit starts, the least and the most it may be, its unit and meaning."""
+    """One physical parameter: its default, range, unit and meaning.
+
+    `choices` lists the values of a parameter that is not continuous. If `usual` is true, a fit changes the
+    default only if the error falls.
+    """
 
     name: str
     default: float
@@ -59,28 +64,45 @@ class Parameter(NamedTuple):
 def choice(
     default: float, choices: tuple[float, ...], unit: str, meaning: str, *, usual: bool = False
 ) -> Any:
-    """A field of a kernel that is one of a few numbers, as it was built; a fit tries them all.
+    """Declare a kernel parameter with a few possible values, of which the library was built with one.
 
-    Where the default is `usual`, a fit leaves it for what pays only, as it does other parameters' defaults.
+    A fit tries each value.
+
+    Args:
+        default: The value without a fit.
+        choices: The possible values.
+        unit: The unit; "" for a ratio.
+        meaning: One line for `explain` and for tables of fits.
+        usual: Whether a fit changes the default only if the error falls, as for other parameters.
     """
     about = {"low": min(choices), "high": max(choices), "unit": unit, "meaning": meaning}
     return field(default=default, metadata=about | {"choices": choices, "usual": usual})
 
 
 def parameter(default: float, low: float, high: float, unit: str, meaning: str) -> Any:
-    """A field of a kernel; `unit` is "" for a ratio, which a sibling device shares most easily."""
+    """Declare a kernel parameter: a field with a default, a range, a unit and a meaning.
+
+    Args:
+        default: The value without a fit, and the first starting point of a fit.
+        low, high: The range.
+        unit: The unit; "" for a ratio, which transfers best to similar devices.
+        meaning: One line for `explain` and for tables of fits.
+    """
     about = {"low": low, "high": high, "unit": unit, "meaning": meaning}
     return field(default=default, metadata=about)
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a kernel is given: numbers or arrays that broadcast together, and `words` that stay words."""
+    """The inputs of a kernel: numbers or arrays of one broadcast shape.
+
+    Fields in `words` are text or flags.
+    """
 
     words: ClassVar[frozenset[str]] = frozenset({"dtype"})
 
     def numbers(self, prefix: str = "") -> dict[str, Number]:
-        """All but words by name, those of a shape within it by both names."""
+        """The numeric fields by name; the name of a nested shape is the prefix of its fields."""
         found: dict[str, Number] = {}
         for f in fields(self):
             value = getattr(self, f.name)
@@ -91,31 +113,31 @@ class Shape:
         return found
 
     def put(self: S, numbers: Mapping[str, Number], prefix: str = "") -> S:
-        """The same with other numbers."""
+        """Return a copy with other numbers."""
         own = {f.name: getattr(self, f.name) for f in fields(self)}
         inner = {n: v.put(numbers, f"{prefix}{n}_") for n, v in own.items() if isinstance(v, Shape)}
         others = {n: numbers[prefix + n] for n in own.keys() - inner.keys() - self.words}
         return replace(self, **others, **inner)
 
     def take(self: S, index: Any) -> S:
-        """The same with each array indexed: some rows of a table."""
+        """Return a copy with each array indexed, for example to select rows of a table."""
         held = {f.name: getattr(self, f.name) for f in fields(self)}
         some = {n: v[index] for n, v in held.items() if isinstance(v, np.ndarray)}
         inner = {n: v.take(index) for n, v in held.items() if isinstance(v, Shape)}
         return replace(self, **some, **inner)
 
     def uneven(self, at: UnevenBinding) -> dict[str, Number]:
-        """What is not the mean over sequences of what the shape has, in a call of sequences that differ."""
+        """The sizes that are not means over the sequences, for a call with sequences of different lengths."""
         return {}
 
     def spread(self: S, count: int) -> S:
-        """The same with each number as an array of so many."""
+        """Return a copy with each number as an array of `count` elements."""
         numbers = {f.name: v for f in fields(self) if not isinstance(v := getattr(self, f.name), str)}
         return replace(self, **{n: np.broadcast_to(np.asarray(v, float), count) for n, v in numbers.items()})
 
 
 def stack_shapes(shapes: Sequence[S]) -> S:
-    """One shape of all rows of others, which are alike in their words."""
+    """Concatenate shapes with equal words into one shape."""
     columns: dict[str, Any] = {}
     for name, value in vars(shapes[0]).items():
         parts = [getattr(shape, name) for shape in shapes]
@@ -127,19 +149,22 @@ def stack_shapes(shapes: Sequence[S]) -> S:
 
 
 def overlap_time(xp: Namespace, first: Number, *others: Number) -> Number:
-    """The longest of times that overlap, and a quarter more where two are equal: all are uneven."""
+    """Combine times that overlap: the longest, plus up to a quarter if two are equal, since work is uneven.
+
+    The formula is the cube root of the sum of cubes.
+    """
     return xp.cbrt(sum((t * t * t for t in others), start=first * first * first))
 
 
 def cache_miss_share(footprint: Number, kept: float) -> Number:
-    """Share of what is used again that a cache for `kept` bytes no longer holds after `footprint` bytes."""
+    """Share of reused data that a cache of `kept` bytes has lost after `footprint` bytes of traffic."""
     ratio = kept / footprint
     square = ratio * ratio
     return 1 / (1 + square * square)
 
 
 def multiprocessors(device: Device) -> int:
-    """How many the device has, or cores, to lay tiles over; HardwareError if its file does not say."""
+    """Number of multiprocessors of the device, or of cores; HardwareError if its file states neither."""
     found = device.multiprocessors or device.cores
     if not found:
         raise HardwareError(f"{device.name} states no multiprocessors, over which tiles are laid")
@@ -148,9 +173,10 @@ def multiprocessors(device: Device) -> int:
 
 @dataclass(frozen=True)
 class KernelTransfer:
-    """From `home`, where a kernel was measured, to another `device`, where it computes in this dtype.
+    """The transfer of a kernel from `home`, where it was measured, to another `device`.
 
-    `matrix` and `memory` are the shares of its datasheet's rates that products reach there, to those at home.
+    `matrix` and `memory` are the shares of the datasheet's rates that matrix products reach on the device,
+    relative to the shares at home. `dtype` is the dtype of the arithmetic.
     """
 
     device: Device
@@ -161,25 +187,28 @@ class KernelTransfer:
 
     @property
     def slower(self) -> Number:
-        """The rate of the matrix units there beside that of fp32, to that at home; 1 if it is higher."""
+        """Ratio of matrix rate to fp32 rate on the device, relative to the ratio at home; at most 1."""
         here, there = (
             d.matrix_peak(self.dtype)[0] / d.vector_flops["fp32"] for d in (self.home, self.device)
         )
         return minimum(1.0, there / here)
 
     def share(self, share: float) -> Number:
-        """The share of its peak that a matrix unit reaches if it is slower and the work beside it is not."""
+        """The share of the matrix peak on the device, from the share at home.
+
+        A slower matrix unit reaches a larger share, because other work is not slower.
+        """
         return self.matrix * (share / (share + (1 - share) * self.slower) if share < 1 else share)
 
 
 @dataclass(frozen=True)
 class Kernel(ABC):
-    """A family of kernels on one device; its fields are its parameters.
+    """A family of kernels on one device. Its fields are its parameters.
 
-    A fit to its rows (`silicon/calibrate/fit.py`) begins from `starts` points, keeps to the defaults by
-    `prior`, and passes over outliers by `loss`. A `separate` kernel is fitted while the others of its rows
-    stay fixed. Kernels of a `group` share their transfer error (`cost/transfer.py`); those of a `library` are
-    the same in all engines.
+    A fit to measured rows (`silicon/calibrate/fit.py`) starts from `starts` points, is drawn to the defaults
+    with weight `prior`, and limits the effect of outliers by `loss`. A `separate` kernel is fitted while the
+    other kernels of its rows stay fixed. Kernels of a `group` share their transfer error
+    (`cost/transfer.py`). Kernels of a `library` are equal in all engines.
     """
 
     group: ClassVar[str] = ""
@@ -192,19 +221,28 @@ class Kernel(ABC):
 
     @abstractmethod
     def seconds(self, device: Device, shape: Any, xp: Namespace = ARRAYS) -> Number:
-        """Time of one call, of the shape of what `shape` holds; a price is never below the op's roofline.
+        """Estimate the time of one call in seconds, as a number or an array.
 
-        What `shape` holds may be a number, an array or a symbol: it meets operators and functions of `xp`
-        alone.
+        Args:
+            device: The device.
+            shape: The inputs. Its values are numbers, arrays or symbols, so formulas use only operators and
+                functions of `xp`.
+            xp: The array namespace.
+
+        Raises:
+            HardwareError: The file of the device lacks a required number.
         """
 
     @staticmethod
-    def takes(shape: Any) -> Any:
-        """Whether it can do this shape, by operators alone; of an op's kernels one takes all."""
+    def supports(shape: Any) -> Any:
+        """Whether the kernel supports the shape, computed with operators only.
+
+        At least one kernel of an op supports all shapes.
+        """
         return True
 
-    def moved(self, travel: KernelTransfer) -> dict[str, float]:
-        """Its parameters on another device: of those that kernels share, what depends on the chip."""
+    def transfer_parameters(self, travel: KernelTransfer) -> dict[str, float]:
+        """The parameters on another device. Only shared parameters that depend on the chip change."""
         values = dict(vars(self))
         for name in {"rate", "matrix"} & values.keys():  # shares of the matrix peak
             values[name] = travel.share(values[name])
@@ -213,13 +251,21 @@ class Kernel(ABC):
         return values
 
     @classmethod
-    def elsewhere(cls) -> type[Kernel]:
-        """What prices it on a device where it was not measured."""
+    def transfer_class(cls) -> type[Kernel]:
+        """The class that estimates the kernel on a device where it was not measured."""
         return cls
 
     @classmethod
     def of(cls: type[K], values: Mapping[str, float], where: str) -> K:
-        """The kernel with these parameters; HardwareError names one that is unknown or out of range."""
+        """Build a kernel from its parameters.
+
+        Args:
+            values: Parameters by name; missing ones have their defaults.
+            where: The place of the parameters in messages.
+
+        Raises:
+            HardwareError: A parameter is unknown or out of range.
+        """
         known = {p.name: p for p in parameters(cls)}
         for name, value in values.items():
             if name not in known:
@@ -235,7 +281,7 @@ class Kernel(ABC):
 
 
 def families(*names: str) -> Callable[[type[K]], type[K]]:
-    """Registers a class under the names that its parameters are fitted by."""
+    """Register a kernel class under the names of its calibrated families."""
 
     def register(kernel: type[K]) -> type[K]:
         for name in names:
@@ -246,59 +292,60 @@ def families(*names: str) -> Callable[[type[K]], type[K]]:
 
 
 def parameters(kernel: type[Kernel]) -> tuple[Parameter, ...]:
-    """The parameters of a family, in order."""
+    """The parameters of a kernel class, in order."""
     return tuple(_parameter(f) for f in fields(kernel))
 
 
 def _parameter(f: Field[Any]) -> Parameter:
     if f.default is MISSING:
-        raise TypeError(f"{f.name}: a field of a kernel is a parameter(...)")
+        raise TypeError(f"{f.name}: declare the field of a kernel with parameter(...)")
     return Parameter(f.name, f.default, **f.metadata)
 
 
 # Calls of ops
 
-_MANY = 1 << 14  # elements of a square matrix whose scales say how many bits an element has
+_MANY = 1 << 14  # rows and columns of a matrix, to count scales of whole rows or columns per element
 
 
 @dataclass(frozen=True)
 class Call:
-    """One execution of an op as a kernel sees it: `families` of kernels, the best first, and its shape.
+    """One execution of an op by a kernel: the names of its kernel `families`, the best first, and its shape.
 
-    `part` is the method of a kernel that is a whole layer's, of which the op is a part. Kernels that were
-    fitted to other shapes than the op's are `strange` to it: that is added to their mean relative error, as
-    is the `doubt` of a physics that was fitted to others of the ops that it is of. No kernel takes less than
-    this one for the shape `less`, which is a part of the op's. `engine` is whose kernel all engines call.
+    - `part`: The method that estimates the time. An op that is one part of a layer kernel has its own method.
+    - `shape_error`: Added to the mean relative error if the kernels were fitted to other shapes.
+    - `kernel_error`: Added to the mean relative error if the kernels were fitted to other ops.
+    - `contained`: A part of the shape. No kernel is faster for the whole shape than this kernel for the part.
+    - `engine`: The engine that provides the kernel for all engines; empty if each engine has its own.
     """
 
     families: tuple[str, ...]
     shape: Shape
     part: str = "seconds"
-    strange: float = 0.0
-    doubt: float = 0.0
-    less: Shape | None = None
+    shape_error: float = 0.0
+    kernel_error: float = 0.0
+    contained: Shape | None = None
     engine: str = ""
 
     @property
     def sizes(self) -> tuple[Dim, ...]:
-        """The sizes in its shape."""
+        """The symbolic sizes in the shape."""
         return tuple(size for size in vars(self.shape).values() if isinstance(size, Dim))
 
     def at(self, binding: Binding) -> Shape:
-        """The shape with numbers put in."""
+        """The shape with symbolic sizes evaluated."""
         return evaluate_shape(self.shape, binding)
 
     def whole(self, binding: Binding) -> bool:
-        """Whether `less`, if there is one, is all of the shape there."""
-        pairs = ((value, getattr(self.less, name)) for name, value in vars(self.shape).items())
+        """Whether `contained` is equal to the shape for these sizes."""
+        pairs = ((value, getattr(self.contained, name)) for name, value in vars(self.shape).items())
         return all(always(_number(a, binding) == _number(b, binding)) for a, b in pairs if a is not b)
 
     def seconds(self, kernel: Kernel, device: Device, at: Binding, least: Number) -> Number:
-        """Time of the call by a kernel, and never less than the roofline's."""
+        """Time of the call in seconds, at least `least` (the roofline)."""
         return at.xp.maximum(self.of(kernel, device, self.at(at), at.xp), least)
 
     def of(self, kernel: Kernel, device: Device, shape: Shape, xp: Namespace) -> Number:
-        """Time of a shape of numbers, of arrays or of symbols, by the kernel alone."""
+        """Time in seconds by the kernel alone, for a shape of numbers, arrays or symbols."""
         numbers = {} if xp in (SCALARS, ARRAYS) else shape.numbers()
         tape, fitted = tape_of(numbers.values()), tape_of(vars(kernel).values())
         if tape is None or fitted is not None:
@@ -309,7 +356,7 @@ class Call:
 
 @lru_cache(maxsize=1 << 10)
 def recording(kernel: Kernel, part: str, device: Device, words: Shape) -> Function:
-    """A kernel on a device, recorded once, as a function of the numbers of a shape with these words."""
+    """Record a kernel on a device as a function of the numbers of a shape; cached by its words."""
     tape = Tape(SCALARS)
     symbols = {name: tape.symbol(name) for name in words.numbers()}
     time = getattr(kernel, part)(device, words.put(symbols), tape.namespace)
@@ -321,9 +368,9 @@ MAKERS: dict[tuple[str, str], list[Maker]] = {}  # by opcode or kind of an op, a
 
 
 def kernel_call(*ops: str, block: str = "") -> Callable[[Maker], Maker]:
-    """Registers what makes calls of ops, by opcode or, where nothing is of that opcode, by kind.
+    """Register a function that makes calls of ops, by opcode, or by kind for opcodes without a function.
 
-    What is of a `block` of the model goes before.
+    A function for a `block` of the model has priority.
     """
 
     def register(maker: Maker) -> Maker:
@@ -335,16 +382,21 @@ def kernel_call(*ops: str, block: str = "") -> Callable[[Maker], Maker]:
 
 
 def kernel_calls(row: Row) -> tuple[Call, ...]:
-    """The calls that an op may be, the first whose kernel takes the shape; none where no kernel is known."""
+    """The possible calls of an op.
+
+    The first call whose kernel supports the shape is used. Empty if no kernel is known.
+    """
     kernels = KERNELS.own()
     keys = ((name, block) for name in (row.node.op.opcode, row.kind) for block in (row.block, ""))
     makers = next((MAKERS[key] for key in keys if key in MAKERS), [])
     known = [call for make in makers if (call := make(row))]
-    return tuple(sorted(known, key=lambda call: kernels.get(call.families[0], Kernel).takes is Kernel.takes))
+    return tuple(
+        sorted(known, key=lambda call: kernels.get(call.families[0], Kernel).supports is Kernel.supports)
+    )
 
 
 def evaluate_shape(shape: S, at: Binding) -> S:
-    """`shape` with the sizes in it evaluated."""
+    """Evaluate the symbolic sizes of a shape."""
     sizes = {f.name: v for f in fields(shape) if isinstance(v := getattr(shape, f.name), Dim)}
     if not sizes:
         return shape
@@ -357,7 +409,7 @@ def _number(size: Number, at: Binding) -> Number:
 
 
 def bits(type: DType) -> float:
-    """Bits an element, with its share of scales."""
+    """Bits per element, including scales."""
     if not type.scale_bits:
         return type.bits
     rows, along = type.block
@@ -366,7 +418,7 @@ def bits(type: DType) -> float:
 
 
 def rows_of(type: Tensor) -> Dim | int:
-    """Rows of a tensor: those that its scales tell apart, else all its dimensions but the last."""
+    """Number of rows of a tensor: rows with separate scales, or all dimensions except the last."""
     if roles := type.dtype.roles:
         return product(size for size, role in zip(type.shape, roles, strict=True) if role != "k")
     return product(type.shape[:-1]) if len(type.shape) > 1 else 1

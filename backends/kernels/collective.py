@@ -1,12 +1,12 @@
 """Collective kernels: the engine's fastest protocol within a node, and the network between nodes.
 
-Within a node: a protocol takes a latency, part of which grows with the ranks, and then sends at a share of
-the link's bandwidth. Small payloads go to all ranks at once with flags beside the data, larger ones in two
-shots, the largest through NCCL's ring or through switches that reduce (NVLS). An eager call ends no earlier
-than the CPU has issued it.
+Within a node, a protocol has a latency, part of which grows with the ranks, and then sends at a share of the
+link's bandwidth. Small payloads are sent to all ranks at once with flags in the data, larger payloads in two
+shots. The largest use NCCL's ring or switches that reduce (NVLS). An eager call takes at least the time of
+the CPU to issue it.
 
-Between nodes: hop after hop, each rank through its own port, by NCCL's protocols LL (a flag beside each
-word) and Simple (chunks). Constants that are not fitted are those of NCCL's src/graph/tuning.cc: 14 µs per
+Between nodes, data moves hop by hop. Each rank uses its own port with one of NCCL's protocols: LL (a flag
+with each word) or Simple (chunks). Constants without a fit are those of NCCL's src/graph/tuning.cc: 14 µs per
 hop of Simple, 2.7 µs of LL (the network latency of the datasheet), and half of the port's rate for LL.
 """
 
@@ -29,18 +29,19 @@ from .base import Call, Kernel, Shape, families, kernel_call, parameter
 
 # Within a node
 
-# How far off a sum that is normed in its kernel may be: no row is of one, so that what it takes beside the
-# sum is anything from nothing to a norm's own time. That is 27% of both in the mean of 135 points (Llama-3.1
-# and Qwen3 on A100, H100, B200, tp 2 to 8, 1 to 8,192 tokens), and half of it is how far off the lower end
-# is.
+# Error of an all-reduce that includes the norm. No measured row has one, so the added time is between nothing
+# and the time of a separate norm. That range is 27% of both times on average over 135 points (Llama-3.1 and
+# Qwen3 on A100, H100 and B200, tp 2 to 8, 1 to 8,192 tokens). The estimate is the lower end, so its mean
+# error is half of the range.
 NORMED = 0.13
 
 
 @dataclass(frozen=True)
 class CollectiveShape(Shape):
-    """`payload` bytes as the IR counts them, among `ranks`; `adds` where switches can sum its type.
+    """A collective of `payload` bytes, as the IR counts them, among `ranks` ranks.
 
-    `beside` bytes are read and written by the same kernel, which norms the sum.
+    `adds` is true if switches can sum the dtype. The kernel also reads and writes `beside` bytes, for a norm
+    of the sum.
     """
 
     words = frozenset({"ranks", "adds"})
@@ -51,46 +52,45 @@ class CollectiveShape(Shape):
     beside: Number = 0
 
     def of_link(self, device: Device, value: Callable[[Link], Number]) -> Number:
-        """What `value` says of the link that joins the ranks; it may be another for more of them."""
+        """A property of the link that joins the ranks. The link depends on the number of ranks."""
         if not np.ndim(self.ranks):
             return value(device.link(int(self.ranks))[1])
         found = {n: value(device.link(int(n))[1]) for n in np.unique(self.ranks)}
         return np.vectorize(found.__getitem__)(self.ranks)
 
     def bandwidth(self, device: Device) -> Number:
-        """Bytes a second that a rank sends."""
+        """Bandwidth of one rank in bytes per second, in each direction."""
         return self.of_link(device, lambda link: link.Bps)
 
     @property
     def pieces(self) -> Number:
-        """(n−1)/n of the payload: what each rank sends to scatter it, or to gather it."""
+        """Bytes that each rank sends to scatter or gather the payload: (n − 1)/n of it."""
         return self.payload * (self.ranks - 1) / self.ranks
 
 
 @families("all_reduce", "all_reduce_eager")
 @dataclass(frozen=True)
 class AllReduceKernel(Kernel):
-    """A sum on all ranks."""
+    """All-reduce within a node."""
 
     group: ClassVar[str] = "collectives"
 
-    issue_us: float = parameter(3, 0.1, 100, "µs", "the least time between two calls, by the host")
-    small_us: float = parameter(2.5, 0.5, 40, "µs", "of a small payload's protocol")
-    rank_us: float = parameter(0.1, 0.001, 4, "µs", "more for each further rank, of either small protocol")
-    one_shot: float = parameter(0.4, 0.02, 1, "", "share of the link that one-shot reaches")
-    second_us: float = parameter(3, 0.1, 60, "µs", "of the second of two shots")
-    two_shot: float = parameter(0.5, 0.02, 1, "", "share of the link that two-shot reaches")
-    ring_us: float = parameter(6, 0.5, 80, "µs", "of the ring")
-    ring_rank_us: float = parameter(1.3, 0.001, 8, "µs", "more for each further rank of it")
-    ring: float = parameter(0.78, 0.05, 1, "", "share of the link that the ring reaches")
-    switch_us: float = parameter(15, 1, 80, "µs", "of a sum in the switches")
-    switch: float = parameter(0.66, 0.05, 1, "", "share of the link that it reaches")
-    shared: float = parameter(
-        0.001, 0.0001, 2, "", "power of the ranks, over two, by which the link is slower"
+    issue_us: float = parameter(3, 0.1, 100, "µs", "shortest time between two calls, by the CPU")
+    small_us: float = parameter(2.5, 0.5, 40, "µs", "time of the protocol for small payloads")
+    rank_us: float = parameter(
+        0.1, 0.001, 4, "µs", "time added per additional rank, in both protocols for small payloads"
     )
+    one_shot: float = parameter(0.4, 0.02, 1, "", "share of the link that one-shot reaches")
+    second_us: float = parameter(3, 0.1, 60, "µs", "time of the second of two shots")
+    two_shot: float = parameter(0.5, 0.02, 1, "", "share of the link that two-shot reaches")
+    ring_us: float = parameter(6, 0.5, 80, "µs", "time of the ring")
+    ring_rank_us: float = parameter(1.3, 0.001, 8, "µs", "time of the ring added per additional rank")
+    ring: float = parameter(0.78, 0.05, 1, "", "share of the link that the ring reaches")
+    switch_us: float = parameter(15, 1, 80, "µs", "time of a sum in the switches")
+    switch: float = parameter(0.66, 0.05, 1, "", "share of the link that this protocol reaches")
+    shared: float = parameter(0.001, 0.0001, 2, "", "the link is slower by ranks/2 to this power")
 
     def seconds(self, device: Device, shape: CollectiveShape, xp: Namespace = ARRAYS) -> Number:
-        """Time of one call."""
         bandwidth, others = shape.bandwidth(device), shape.ranks - 1
         crowd = (shape.ranks / 2) ** self.shared
 
@@ -113,21 +113,20 @@ class AllReduceKernel(Kernel):
 @families("all_gather", "reduce_scatter", "all_to_all", "send")
 @dataclass(frozen=True)
 class ExchangeKernel(Kernel):
-    """A gather, a scatter or an exchange, which all send (n−1)/n of the payload; or a send of half of it."""
+    """All-gather, reduce-scatter and all-to-all, which send (n − 1)/n of the payload; a send is
+    half of it.
+    """
 
     group: ClassVar[str] = "collectives"
 
-    small_us: float = parameter(6, 0.5, 80, "µs", "of a small payload's protocol")
-    rank_us: float = parameter(1, 0.001, 8, "µs", "more for each further rank, of either")
-    small: float = parameter(0.2, 0.02, 1, "", "share of the link that it reaches")
-    large_us: float = parameter(12, 0.5, 160, "µs", "of a large payload's protocol")
-    large: float = parameter(0.7, 0.05, 1, "", "share of the link that it reaches")
-    shared: float = parameter(
-        0.001, 0.0001, 2, "", "power of the ranks, over two, by which the link is slower"
-    )
+    small_us: float = parameter(6, 0.5, 80, "µs", "time of the protocol for small payloads")
+    rank_us: float = parameter(1, 0.001, 8, "µs", "time added per additional rank")
+    small: float = parameter(0.2, 0.02, 1, "", "share of the link that this protocol reaches")
+    large_us: float = parameter(12, 0.5, 160, "µs", "time of the protocol for large payloads")
+    large: float = parameter(0.7, 0.05, 1, "", "share of the link that this protocol reaches")
+    shared: float = parameter(0.001, 0.0001, 2, "", "the link is slower by ranks/2 to this power")
 
     def seconds(self, device: Device, shape: CollectiveShape, xp: Namespace = ARRAYS) -> Number:
-        """Time of one call."""
         sent = shape.pieces / shape.bandwidth(device)
         wait_us = self.rank_us * (shape.ranks - 1)
         crowd = (shape.ranks / 2) ** self.shared
@@ -138,7 +137,7 @@ class ExchangeKernel(Kernel):
 
 @kernel_call("collective")
 def collective(row: Row) -> Call | None:
-    """What goes between ranks, by the pattern that it goes in; nothing where nothing does."""
+    """The collective of a row by its pattern; None if the row sends nothing."""
     if not row.work.wire:
         return None
     pattern = row.work.pattern or row.node.op.opcode
@@ -149,21 +148,21 @@ def collective(row: Row) -> Call | None:
 
 
 def _summed(row: Row, engine: str = "") -> Call:
-    """A sum, beside which the residual is read and the norm written, as fast as memory allows."""
+    """An all-reduce that also reads the residual and writes the norm, at the memory bandwidth."""
     residual, norm = row.reads[1][1], row.writes[1][1]
     shape = CollectiveShape(row.work.payload, row.work.ranks, True, residual + norm)
-    return Call(("all_reduce",), shape, doubt=NORMED, engine=engine)
+    return Call(("all_reduce",), shape, kernel_error=NORMED, engine=engine)
 
 
 @kernel_call("all_reduce_add_rms_norm", "all_reduce_add_rms_norm_quantize")
 def summed_norm(row: Row) -> Call:
-    """FlashInfer's (flashinfer/comm/trtllm_ar.py), which vLLM and SGLang call, is TensorRT-LLM's kernel."""
+    """TensorRT-LLM's fused kernel, also of vLLM and SGLang by FlashInfer (flashinfer/comm/trtllm_ar.py)."""
     return _summed(row, "trtllm")
 
 
 @kernel_call("all_reduce_add_rms_norm", "all_reduce_add_rms_norm_quantize")
 def summed_apart(row: Row) -> Call:
-    """By the engine's own sum, which is faster where there is much to add."""
+    """The engine's own all-reduce with a norm, which is faster for large payloads."""
     return _summed(row)
 
 
@@ -172,7 +171,10 @@ def summed_apart(row: Row) -> Call:
 
 @dataclass(frozen=True)
 class HopsShape(Shape):
-    """A `payload` of which each of a node's `ranks` sends `share` over the network, in so many `hops`."""
+    """A collective of `payload` bytes between nodes, in `hops` hops.
+
+    Each of a node's `ranks` sends `share` of the payload over the network.
+    """
 
     payload: Number
     ranks: Number
@@ -183,20 +185,24 @@ class HopsShape(Shape):
 @families("network", "network_send")
 @dataclass(frozen=True)
 class NetworkKernel(Kernel):
-    """What goes through the port of one rank."""
+    """Traffic through the network port of one rank."""
 
     group: ClassVar[str] = "collectives"
 
     separate = True
 
-    small_us: float = parameter(0.1, 0.001, 100, "µs", "a hop, beside the link's latency, of a small payload")
-    small: float = parameter(0.5, 0.02, 1, "", "share of the port that a small payload's protocol reaches")
-    large_us: float = parameter(11.3, 0.01, 400, "µs", "a hop, beside the link's latency, of a large payload")
-    large: float = parameter(1, 0.02, 1, "", "share of the port that a large payload's protocol reaches")
-    shared: float = parameter(0.001, 0.0001, 2, "", "power of the ranks of a node by which ports are slower")
+    small_us: float = parameter(
+        0.1, 0.001, 100, "µs", "time per hop of a small payload, in addition to the latency"
+    )
+    small: float = parameter(0.5, 0.02, 1, "", "share of the port that small payloads reach")
+    large_us: float = parameter(
+        11.3, 0.01, 400, "µs", "time per hop of a large payload, in addition to the latency"
+    )
+    large: float = parameter(1, 0.02, 1, "", "share of the port that large payloads reach")
+    shared: float = parameter(0.001, 0.0001, 2, "", "ports are slower by the ranks of a node to this power")
 
     def seconds(self, device: Device, shape: HopsShape, xp: Namespace = ARRAYS) -> Number:
-        """Time beside that of what the ranks do in their nodes."""
+        """Time in seconds, in addition to the time of the ranks within their nodes."""
         link = network_of(device).link
         sent = shape.share * shape.payload / link.Bps * shape.ranks**self.shared
         small = shape.hops * (link.latency_s + self.small_us * 1e-6) + sent / self.small
@@ -205,11 +211,11 @@ class NetworkKernel(Kernel):
 
 
 def internode_calls(row: Row, device: Device) -> tuple[Call, ...]:
-    """The ways in which nodes can send each other the payload of a collective; none within one node.
+    """The algorithms by which nodes can run a collective; empty within one node.
 
-    Each rank sends for itself: of an exchange all that is for other nodes, a token that goes to ranks once a
-    node; of all else its part of what a ring through all ranks sends where it leaves a node. Sums in one shot
-    or two are for the inside of nodes.
+    Each rank sends separately. In an exchange, it sends all data for other nodes, and a token once per node.
+    In other collectives, it sends its part of the data of a ring at the border of a node. One-shot and
+    two-shot algorithms work only within nodes.
     """
     inside, nodes = split_group(device, row.work.group) if row.work.wire else ((), 1)
     if nodes == 1:

@@ -1,12 +1,12 @@
-"""CPU kernels: matrix products, attention, and a CPU that runs its kernels itself.
+"""CPU kernels: matrix products, attention, and the engine CPU time on a CPU.
 
 BLAS copies w into panels (Goto and van de Geijn, "Anatomy of high-performance matrix multiplication", 2008)
-and then multiplies a few rows of x at a time; copy and products alternate, so their times add up. For one
-row w is streamed without a copy. Each column of w begins with values that no prefetcher has loaded.
+and then multiplies a few rows of x at a time. Copies and products alternate, so their times add up. For one
+row, w is streamed without a copy. The first values of each column of w are not prefetched.
 
-PyTorch's attention gives each core a tile of queries of one head, which walks over tiles of keys; causal
+PyTorch's attention gives each core a tile of queries of one head, which iterates over tiles of keys. Causal
 attention stops at the tile of the last visible key (aten/src/ATen/native/cpu/FlashAttentionKernel.cpp).
-`CpuDeviceEngine` is the engine CPU time where device and host are the same processor.
+`CpuDeviceEngine` is the engine CPU time if one processor runs both the engine and the kernels.
 """
 
 from __future__ import annotations
@@ -20,27 +20,31 @@ from .base import Kernel, choice, families, multiprocessors, parameter
 from .engine_cpu import EngineCpu, StepShape
 from .gemm import GemmShape
 
-# Queries in a tile from so many new tokens on, and keys in one: as that file says.
+# Queries per tile, from this number of new tokens, and keys per tile, in FlashAttentionKernel.cpp.
 QUERIES = ((0, 32), (192, 64), (768, 256))
 KEYS = 512
 
 
-# What a CPU has in place of the family without the prefix.
+# A CPU uses `cpu_X` instead of family X.
 @families("cpu_gemm_bf16", "cpu_gemm_fp32")
 @dataclass(frozen=True)
 class CpuGemm(Kernel):
-    """A matrix product on a CPU; all cores together have the peak and the memory bandwidth of its file."""
+    """A matrix product on a CPU.
+
+    The peak and the memory bandwidth in its file are those of all cores together.
+    """
 
     rate: float = parameter(0.9, 0.05, 1, "", "share of the matrix peak that full tiles reach")
     bandwidth: float = parameter(0.7, 0.05, 1, "", "share of the memory bandwidth that a single row reaches")
-    column_ns: float = parameter(50, 1, 500, "ns", "of a core, to begin a column of w")
-    packing: float = parameter(0.5, 0.02, 1, "", "share of it at which w is packed for more rows")
-    results: float = parameter(0.5, 0.02, 1, "", "share of it that x and y reach, beyond their first row")
+    column_ns: float = parameter(50, 1, 500, "ns", "time of a core to start a column of w")
+    packing: float = parameter(
+        0.5, 0.02, 1, "", "share of the memory bandwidth at which w is packed for several rows"
+    )
+    results: float = parameter(0.5, 0.02, 1, "", "share of the memory bandwidth that x and y reach")
     tile_rows: float = choice(4, (1, 4, 8, 16), "", "rows of x that are multiplied together")
-    launch_us: float = parameter(3, 0.1, 100, "µs", "of an empty call")
+    launch_us: float = parameter(3, 0.1, 100, "µs", "time of an empty call")
 
     def seconds(self, device: Device, shape: GemmShape, xp: Namespace = ARRAYS) -> Number:
-        """Time of one call."""
         x, w, y = (size / device.memory_Bps for size in shape.bytes)
         begin = shape.n * shape.batch * self.column_ns * 1e-9 / multiprocessors(device)
         tiles = xp.ceil(shape.m / self.tile_rows) * self.tile_rows
@@ -57,27 +61,28 @@ class CpuGemm(Kernel):
 )
 @dataclass(frozen=True)
 class CpuAttention(Kernel):
-    """Attention on a CPU, of few new tokens or many; each query head fetches its keys and values anew."""
+    """Attention on a CPU, for prefill and decode. Each query head loads its keys and values separately."""
 
     matrix: float = parameter(0.8, 0.02, 1, "", "share of the matrix peak that products reach")
     softmax: float = parameter(0.2, 0.005, 1, "", "share of the fp32 peak that exponentials and sums reach")
     fetch_ns: float = parameter(
-        0.2, 0.001, 20, "ns", "of a core, to fetch an element of a key and of a value"
+        0.2, 0.001, 20, "ns", "time of a core to load an element of a key and of a value"
     )
     bandwidth: float = parameter(0.7, 0.05, 1, "", "share of the memory bandwidth that keys and values reach")
-    block_us: float = parameter(1, 0.01, 50, "µs", "to begin and end a tile of queries")
-    launch_us: float = parameter(8, 0.5, 100, "µs", "of an empty call")
+    block_us: float = parameter(1, 0.01, 50, "µs", "time to start and end a tile of queries")
+    launch_us: float = parameter(8, 0.5, 100, "µs", "time of an empty call")
 
     def seconds(self, device: Device, shape: AttentionShape, xp: Namespace = ARRAYS) -> Number:
-        """Time of one call; HardwareError for no number of cores."""
         cores = multiprocessors(device)
         rows: Number = 0
         for least, tile in QUERIES:
             rows = xp.where(shape.new >= least, tile, rows)
         tiles = xp.ceil(shape.new / rows)
         rows = xp.minimum(rows, shape.new)
-        together = KEYS / rows  # tiles of queries that end with the same tile of keys
-        steps = xp.where(shape.cached > 0, 0, xp.floor(tiles / together))  # a mask, if any, skips nothing
+        together = KEYS / rows  # tiles of queries with the same last tile of keys
+        steps = xp.where(
+            shape.cached > 0, 0, xp.floor(tiles / together)
+        )  # with cached tokens, no tile is skipped
         keys = together * KEYS * steps * (steps + 1) / 2 + (tiles - together * steps) * shape.keys(xp)
 
         multiply = 4 * shape.head / (device.matrix_peak(shape.dtype)[0] * self.matrix)
@@ -94,13 +99,11 @@ class CpuAttention(Kernel):
 @families("cpu_host")
 @dataclass(frozen=True)
 class CpuDeviceEngine(EngineCpu):
-    """A host that runs its kernels itself: what it does between them adds to their time."""
+    """The engine CPU time if the CPU also runs the kernels: its work is added to their time."""
 
-    def launched(self, busy: Number, kernels: Number, xp: Namespace, steps: Number = 1.0) -> Number:
-        """Seconds of so many kernels and of what surrounds each."""
+    def kernel_time(self, busy: Number, kernels: Number, xp: Namespace, steps: Number = 1.0) -> Number:
         return busy + kernels * self.kernel_us * 1e-6
 
     def step(self, shape: StepShape, xp: Namespace) -> Number:
-        """Seconds of a step."""
-        busy = self.launched(shape.busy, shape.kernels, xp)
-        return busy + self.waited(shape.late) + self.beside(shape.sequences, shape.steps)
+        busy = self.kernel_time(shape.busy, shape.kernels, xp)
+        return busy + self.skew_time(shape.late) + self.cpu_time(shape.sequences, shape.steps)

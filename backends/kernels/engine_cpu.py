@@ -2,12 +2,12 @@
 
 A step takes the longer of its kernels and of their launches by the CPU, after the time to schedule the step
 and to sample each sequence. Kernels are measured one at a time; a CUDA graph hides the launch gap of each.
-Ranks reach a collective at different times and wait for the last: with exponentially distributed delays the
-last of n ranks is late by the n-th harmonic number of mean delays (Rényi 1953, `rank_skew`).
+Ranks reach a collective at different times and wait for the last. With exponentially distributed delays, the
+delay of the last of n ranks is the n-th harmonic number of mean delays (Rényi 1953, `rank_skew`).
 
-`EngineCpu` schedules between steps, while the GPU waits; `OverlappedEngineCpu` schedules one step while the
-GPU runs another; `AsyncEngineCpu` hides only its work on sequences; `EagerEngineCpu` is eager PyTorch, whose
-CPU runs ahead of the GPU.
+`EngineCpu` schedules between steps, while the GPU waits. `OverlappedEngineCpu` schedules one step while the
+GPU runs another. `AsyncEngineCpu` hides only its work on sequences. `EagerEngineCpu` is eager PyTorch, in
+which the CPU runs ahead of the GPU.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from .base import Kernel, Shape, families, parameter
 
 @dataclass(frozen=True)
 class StepShape(Shape):
-    """A step of `kernels` calls on one rank, and so many `sequences`; or the sum of so many `steps`.
+    """A step of `kernels` calls on one rank with `sequences` sequences, or the sum of `steps` steps.
 
-    They take `busy` seconds if each waits to begin, less `waiting` if none does. `late` is what a rank waits
-    for others in all its collectives, in mean times that one is late (`lateness` of each).
+    The kernels take `busy` seconds if each has its whole launch gap, and `waiting` seconds less without the
+    gaps. `late` is the wait for other ranks in all collectives, in mean delays of one rank (`rank_skew`).
     """
 
     busy: Number
@@ -37,12 +37,12 @@ class StepShape(Shape):
     steps: Number = 1.0
 
     def times(self, count: Number) -> StepShape:
-        """So many of them, or a share of one."""
+        """Multiply the step by a number or a share."""
         return StepShape(*(value * count for value in vars(self).values()))
 
 
 def rank_skew(ranks: int) -> float:
-    """How long a rank waits for the last of so many, on average, in mean times that one is late: H(n) − 1.
+    """Mean wait of a rank for the last of `ranks`, in mean delays of one rank: H(n) − 1 (Rényi 1953).
 
     >>> rank_skew(1), rank_skew(2), round(rank_skew(8), 3)
     (0.0, 0.5, 1.718)
@@ -52,9 +52,9 @@ def rank_skew(ranks: int) -> float:
 
 @dataclass(frozen=True)
 class RunShape(Shape):
-    """A measured time as the steps that it is of: those that decode alone, and those that read prompts.
+    """A measured time as the sum of its steps: steps that only decode, and steps with prefill.
 
-    `idle` seconds no step runs, or steps differ from those that stand for them.
+    `idle` is the time in seconds without a step, or the difference of steps from their representatives.
     """
 
     decode: StepShape
@@ -65,80 +65,83 @@ class RunShape(Shape):
 @families("host")
 @dataclass(frozen=True)
 class EngineCpu(Kernel):
-    """An engine around its kernels, on whatever device."""
+    """The CPU time of an engine that schedules between steps, on any device."""
 
-    # From six starts transformers' ended beside the best, by 0.4 points of the mean error.
+    # With six starting points, the fit for transformers missed the best one by 0.4 points of mean error.
     starts: ClassVar[int] = 24
-    # Engines differ by more than siblings of a GPU do: some launch kernels one by one, some graphs of them.
+    # Engines differ more than similar GPUs do: some launch kernels one by one, others launch graphs.
     prior: ClassVar[float] = 0.001
 
-    # In a graph a kernel still takes a few tenths of a µs to begin.
-    hidden: float = parameter(0.6, 0, 0.85, "", "share of the time before each kernel begins that is hidden")
-    step_us: float = parameter(1000, 1, 30000, "µs", "of the host for each step")
-    sequence_us: float = parameter(20, 0.1, 2000, "µs", "more for each sequence in it")
+    # In a graph, a kernel still takes a few tenths of a µs to start.
+    hidden: float = parameter(0.6, 0, 0.85, "", "share of the launch gap of each kernel that is hidden")
+    step_us: float = parameter(1000, 1, 30000, "µs", "CPU time per step")
+    sequence_us: float = parameter(20, 0.1, 2000, "µs", "CPU time added per sequence")
     kernel_us: float = parameter(
-        20, 0.1, 300, "µs", "of the host to launch a kernel, while the last one runs"
+        20, 0.1, 300, "µs", "CPU time to launch a kernel, while the previous one runs"
     )
-    skew_us: float = parameter(2, 0.05, 60, "µs", "by which a rank is late to a collective, on average")
+    skew_us: float = parameter(2, 0.05, 60, "µs", "mean delay of a rank at a collective")
 
-    def launched(self, busy: Number, kernels: Number, xp: Namespace, steps: Number = 1.0) -> Number:
-        """Seconds of so many kernels: as long as the host needs to launch them, at least."""
+    def kernel_time(self, busy: Number, kernels: Number, xp: Namespace, steps: Number = 1.0) -> Number:
+        """Seconds of the kernels: at least as long as the CPU needs to launch them."""
         return xp.maximum(busy, kernels * self.kernel_us * 1e-6)
 
-    def waited(self, late: Number) -> Number:
-        """Seconds of a rank's waiting for others in collectives of so much lateness."""
+    def skew_time(self, late: Number) -> Number:
+        """Seconds that a rank waits for others in collectives; `late` as in `StepShape`."""
         return self.skew_us * 1e-6 * late
 
-    def beside(self, sequences: Number, steps: Number = 1.0) -> Number:
-        """Seconds in which the host does what is not launching."""
+    def cpu_time(self, sequences: Number, steps: Number = 1.0) -> Number:
+        """Seconds of the CPU for work other than launches."""
         return (self.step_us * steps + self.sequence_us * sequences) * 1e-6
 
-    def exposed(self, seconds: Number, sequences: Number, xp: Namespace, steps: Number = 1.0) -> Number:
-        """Seconds that the GPU waits for what the host does beside, in steps that take so many else."""
-        return self.beside(sequences, steps)
+    def exposed_cpu_time(
+        self, seconds: Number, sequences: Number, xp: Namespace, steps: Number = 1.0
+    ) -> Number:
+        """Seconds that the GPU waits for this work, in steps that otherwise take `seconds`."""
+        return self.cpu_time(sequences, steps)
 
     @property
     def serial(self) -> EngineCpu:
-        """The host of an engine that begins no step before the one before it has ended."""
+        """The CPU time of an engine that starts a step only after the previous one ends."""
         return self
 
     @property
-    def launching(self) -> str:
-        """What `launched` takes, in words."""
+    def launch_text(self) -> str:
+        """The time of `kernel_time`, as text."""
         return f"{self.kernel_us:g} µs a kernel"
 
-    def scheduling(self, sequences: Number) -> str:
-        """What `beside` takes, in words."""
+    def cpu_text(self, sequences: Number) -> str:
+        """The time of `cpu_time`, as text."""
         return f"{self.step_us:,.0f} µs + {sequences:,} × {self.sequence_us:.3g} µs a sequence"
 
     def step(self, shape: StepShape, xp: Namespace) -> Number:
-        """Seconds of a step, or of some that are alike."""
-        busy = self.launched(shape.busy - self.hidden * shape.waiting, shape.kernels, xp, shape.steps)
-        seconds = busy + self.waited(shape.late)
-        return seconds + self.exposed(seconds, shape.sequences, xp, shape.steps)
+        """Seconds of a step, or of several equal steps."""
+        busy = self.kernel_time(shape.busy - self.hidden * shape.waiting, shape.kernels, xp, shape.steps)
+        seconds = busy + self.skew_time(shape.late)
+        return seconds + self.exposed_cpu_time(seconds, shape.sequences, xp, shape.steps)
 
     def seconds(self, device: Device, shape: RunShape, xp: Namespace = ARRAYS) -> Number:
-        """What is measured of a run."""
         return self.step(shape.decode, xp) + self.step(shape.reads, xp) + shape.idle
 
 
 @families("overlapped_host")
 @dataclass(frozen=True)
 class OverlappedEngineCpu(EngineCpu):
-    """A host that schedules a step, and samples of it, while the GPU runs another: the longer of the two."""
+    """The CPU time of an engine that schedules and samples one step while the GPU runs another.
 
-    def exposed(self, seconds: Number, sequences: Number, xp: Namespace, steps: Number = 1.0) -> Number:
-        """Seconds by which what the host does beside takes longer than the steps."""
-        return xp.maximum(self.beside(sequences, steps) - seconds, 0.0)
+    A step takes the longer of the two.
+    """
+
+    def exposed_cpu_time(
+        self, seconds: Number, sequences: Number, xp: Namespace, steps: Number = 1.0
+    ) -> Number:
+        return xp.maximum(self.cpu_time(sequences, steps) - seconds, 0.0)
 
     @property
     def serial(self) -> EngineCpu:
-        """With as much to do, one after the other."""
         return EngineCpu(**vars(self))
 
-    def scheduling(self, sequences: Number) -> str:
-        """What `beside` takes, in words."""
-        return f"{super().scheduling(sequences)}, while another step runs"
+    def cpu_text(self, sequences: Number) -> str:
+        return f"{super().cpu_text(sequences)}, while another step runs"
 
 
 @families("async_host")
@@ -149,42 +152,38 @@ class AsyncEngineCpu(EngineCpu):
     Work that occurs once per step (inputs, samplers, and copies outside the graph) delays the GPU.
     """
 
-    def exposed(self, seconds: Number, sequences: Number, xp: Namespace, steps: Number = 1.0) -> Number:
-        """The seconds per step, plus the time by which work on sequences exceeds the GPU time."""
+    def exposed_cpu_time(
+        self, seconds: Number, sequences: Number, xp: Namespace, steps: Number = 1.0
+    ) -> Number:
         each = self.sequence_us * 1e-6 * sequences
         return self.step_us * 1e-6 * steps + xp.maximum(each - seconds, 0.0)
 
     @property
     def serial(self) -> EngineCpu:
-        """With as much to do, one after the other."""
         return EngineCpu(**vars(self))
 
-    def scheduling(self, sequences: Number) -> str:
-        """What `beside` takes, in words."""
-        return f"{super().scheduling(sequences)}, sequences while the step runs"
+    def cpu_text(self, sequences: Number) -> str:
+        return f"{super().cpu_text(sequences)}, sequences while the step runs"
 
 
 @families("eager_host")
 @dataclass(frozen=True)
 class EagerEngineCpu(EngineCpu):
-    """A host that runs ahead of the GPU, as eager PyTorch's does: a step takes the longer of the two.
+    """The CPU time of eager PyTorch, in which the CPU runs ahead of the GPU.
 
-    What it prepares delays a kernel only where the GPU has none left; each sequence's token is waited for.
+    A step takes the longer of the two. Preparation delays a kernel only if the GPU has no kernels left. The
+    CPU waits for the token of each sequence.
     """
 
-    def launched(self, busy: Number, kernels: Number, xp: Namespace, steps: Number = 1.0) -> Number:
-        """Seconds of so many kernels: as long as the host needs for steps of them, at least."""
+    def kernel_time(self, busy: Number, kernels: Number, xp: Namespace, steps: Number = 1.0) -> Number:
         return xp.maximum(busy, (steps * self.step_us + kernels * self.kernel_us) * 1e-6)
 
-    def beside(self, sequences: Number, steps: Number = 1.0) -> Number:
-        """Seconds in which the host does what waits for the GPU."""
+    def cpu_time(self, sequences: Number, steps: Number = 1.0) -> Number:
         return self.sequence_us * sequences * 1e-6
 
     @property
-    def launching(self) -> str:
-        """What `launched` takes, in words."""
-        return f"{self.step_us:,.0f} µs + {super().launching}"
+    def launch_text(self) -> str:
+        return f"{self.step_us:,.0f} µs + {super().launch_text}"
 
-    def scheduling(self, sequences: Number) -> str:
-        """What `beside` takes, in words."""
+    def cpu_text(self, sequences: Number) -> str:
         return f"{sequences:,} × {self.sequence_us:.3g} µs a sequence"

@@ -1,16 +1,16 @@
 """Matrix products y[m,n] = x[m,k]·w[k,n] on GPUs, and quantization of x.
 
-A library cuts y into tiles and k into pieces, and assigns them to multiprocessors in waves. A
-multiprocessor takes the longer of multiplying and of fetching rows and columns through the L2, plus a cost
-for each step along k; meanwhile the memory delivers what the L2 does not hold. The fastest tile and split
-is taken, and as a minimum of times that rise with m, n and k the result rises with them too.
+A library splits y into tiles and k into pieces, and assigns them to multiprocessors in waves. A
+multiprocessor takes the longer of multiplying and of loading rows and columns through the L2, plus a cost for
+each step along k. Meanwhile the memory delivers the data that are not in the L2. The law uses the fastest
+tile and split. As a minimum of times that increase with m, n and k, the result increases with them, too.
 
-Tiles that m does not fill count by their rows beyond the first, since libraries have lower tiles; a matrix
-unit multiplies its first row whole. Vector units (fp32) take single rows and columns: cuBLAS has such
-kernels.
+A tile that m does not fill takes the time of its rows, because libraries have lower tiles. A matrix unit
+multiplies its first row as a whole tile. Vector units (fp32) compute single rows and columns, for which
+cuBLAS has kernels.
 
-AMD CDNA (`CdnaGemm`): Composable Kernel and hipBLASLt have tiles of 16 rows up to 256×256 (aiter's tuning
-tables name them), and copy to the LDS through registers, so that arithmetic and memory overlap less.
+AMD CDNA (`CdnaGemm`): Composable Kernel and hipBLASLt have tiles of 16 rows up to 256×256 (listed in aiter's
+tuning tables), and copy to the LDS through registers, so that arithmetic and memory overlap less.
 """
 
 from __future__ import annotations
@@ -46,24 +46,23 @@ from .stream import StreamKernel, StreamShape
 
 # NVIDIA
 
-# Shorter and longer side of the tiles that cuBLAS and CUTLASS are built with since Ampere, and in how many
-# pieces they cut k.
+# Shorter and longer side of the tiles of cuBLAS and CUTLASS since Ampere, and the numbers of pieces of k.
 TILES = ((64, 64), (64, 128), (128, 128), (128, 256))
 SPLITS = (1, 2, 3, 4, 6, 8, 12)
-K_STEP = 64  # elements of k in one step of a tile: CUTLASS's default tiles for 16 bits
-# Three of our own, set once with the rows of A100, H100, B200 and L40S in view, and the same for all.
-TILE_S = 0.2e-6  # to fill and drain a tile's pipeline: one trip to memory, some hundred cycles
-STORE = 2.5  # a byte of y costs as much as so many fetched: by way of shared memory, and not overlapped
-POWER_S = 1e-3  # how long a product has run when the power limit has lowered the clock halfway
+K_STEP = 64  # elements of k per step of a tile: CUTLASS's default for 16 bits
+# Three constants of llmir, set once with the rows of A100, H100, B200 and L40S, and equal for all devices.
+TILE_S = 0.2e-6  # time to fill and drain the pipeline of a tile: one memory latency, a few hundred cycles
+STORE = 2.5  # cost of a stored byte of y in loaded bytes: through shared memory, without overlap
+POWER_S = 1e-3  # time of a product until the power limit has lowered the clock halfway
 
 
 @dataclass(frozen=True)
 class GemmShape(Shape):
-    """`batch` products m×k · k×n; bits an element of x, w and y; the dtype that computes.
+    """`batch` products m×k · k×n, with the bits per element of x, w and y and the dtype of the arithmetic.
 
-    `turns` is how many weights are used in turn, by a model's layers or by a benchmark: between two uses of
-    one, all of them must fit in the L2 for it to stay there. `rest` are the columns of n that are
-    not the widest product's, where it is several of the same x.
+    - `turns`: The number of weights that are used in turn, by the layers of a model or by a benchmark. A
+      weight stays in the L2 only if all of them fit.
+    - `rest`: The columns of n outside of the widest product, for several products of one x.
     """
 
     m: Number
@@ -79,7 +78,7 @@ class GemmShape(Shape):
 
     @property
     def bytes(self) -> tuple[Number, Number, Number]:
-        """Of x, w and y."""
+        """Bytes of x, w and y."""
         x, w, y = (
             size * self.batch * (bits / 8)
             for size, bits in (
@@ -92,9 +91,11 @@ class GemmShape(Shape):
 
 
 class GemmTile(NamedTuple):
-    """Tiles of one size: in waves over the multiprocessors `even` as if they could be cut and `whole` as not.
+    """Tiles of one size.
 
-    A tile takes `step` seconds for each element of k, and `ends` seconds before and after them.
+    - `even`, `whole`: Waves over the multiprocessors, if tiles were divisible and if not.
+    - `step`: Seconds per element of k.
+    - `ends`: Seconds before and after.
     """
 
     even: Number
@@ -103,12 +104,15 @@ class GemmTile(NamedTuple):
     ends: Number
 
     def busy(self, depth: Number) -> Number:
-        """Seconds of a tile along so much of k."""
+        """Seconds of a tile along `depth` elements of k."""
         return self.step * depth + self.ends
 
 
 def clock_share(busy: Number, shape: GemmShape) -> Number:
-    """Share of the way to the lowest clock: several products as one heat no more than the widest alone."""
+    """Progress of the clock to its lowest value, from 0 to 1.
+
+    Several products as one count as the widest alone.
+    """
     alone = busy * (1 - shape.rest / shape.n)
     return alone / (alone + POWER_S)
 
@@ -124,15 +128,23 @@ class GemmKernel(Kernel):
     group: ClassVar[str] = "products"
     prior: ClassVar[float] = 0.03
 
-    rate: float = parameter(0.85, 0.3, 1, "", "share of the matrix peak that full tiles reach for a while")
-    sustained: float = parameter(0.87, 0.5, 1, "", "share of that rate which the power limit allows for long")
+    rate: float = parameter(
+        0.85, 0.3, 1, "", "share of the matrix peak that full tiles reach for a short time"
+    )
+    sustained: float = parameter(
+        0.87, 0.5, 1, "", "share of that rate that the power limit allows for a long time"
+    )
     bandwidth: float = parameter(0.8, 0.3, 1, "", "share of the memory bandwidth that is reached")
-    feed: float = parameter(0.4, 0.02, 3, "B", "that a multiprocessor fetches while it could do an fp32 FLOP")
-    tail: float = parameter(0.2, 0, 1, "", "share of the last wave's empty places that is lost")
-    resident: float = parameter(0.4, 0.05, 1.5, "", "share of the L2 that keeps operands until the next use")
-    split_us: float = parameter(3, 0.1, 20, "µs", "to gather the pieces where k is cut")
-    launch_us: float = parameter(2.4, 0.2, 20, "µs", "of an empty call")
-    step_ns: float = parameter(80, 1, 500, "ns", "more of a tile for each 64 elements of k")
+    feed: float = parameter(
+        0.4, 0.02, 3, "B", "bytes that a multiprocessor loads in the time of an fp32 FLOP"
+    )
+    tail: float = parameter(0.2, 0, 1, "", "share of the empty places of the last wave that is lost")
+    resident: float = parameter(
+        0.4, 0.05, 1.5, "", "share of the L2 that retains operands until the next use"
+    )
+    split_us: float = parameter(3, 0.1, 20, "µs", "time to add the pieces if k is split")
+    launch_us: float = parameter(2.4, 0.2, 20, "µs", "time of an empty call")
+    step_ns: float = parameter(80, 1, 500, "ns", "time added to a tile per 64 elements of k")
 
     tiles: ClassVar[tuple[tuple[int, int], ...]] = TILES
     splits: ClassVar[tuple[int, ...]] = SPLITS
@@ -140,28 +152,30 @@ class GemmKernel(Kernel):
 
     @staticmethod
     def beside(xp: Namespace, tiles: Number, memory: Number) -> Number:
-        """Seconds of both, which overlap."""
+        """Seconds of tiles and memory traffic, which overlap."""
         return overlap_time(xp, tiles, memory)
 
     def seconds(self, device: Device, shape: GemmShape, xp: Namespace = ARRAYS) -> Number:
-        """Time of one call; HardwareError for no number of multiprocessors."""
         busy = self.busy(device, shape, xp)
         slowed = 1 + (1 / self.sustained - 1) * clock_share(busy, shape)
         return busy * slowed + self.launch_us * 1e-6
 
-    def moved(self, travel: KernelTransfer) -> dict[str, float]:
-        """A slower unit needs less power, and fewer rows to be busy."""
-        values, slower = super().moved(travel), travel.slower
+    def transfer_parameters(self, travel: KernelTransfer) -> dict[str, float]:
+        """The parameters on another device.
+
+        A slower matrix unit needs less power and fewer rows to be busy.
+        """
+        values, slower = super().transfer_parameters(travel), travel.slower
         least = TILES[0][0] * slower * values["rate"] / self.rate
         return {**values, "sustained": values["sustained"] / slower, "least": least}
 
     @classmethod
-    def elsewhere(cls) -> type[Kernel]:
-        """Tiles of fewer rows too."""
+    def transfer_class(cls) -> type[Kernel]:
+        """The same law with smaller tiles in addition."""
         return SmallTileGemm
 
     def busy(self, device: Device, shape: GemmShape, xp: Namespace) -> Number:
-        """Seconds between launch and end at a clock that holds, by the fastest choice of tile and split."""
+        """Seconds from launch to end at a constant clock, by the fastest tile and split."""
         memory = self.memory(device, shape)
         sums = shape.m * shape.n * shape.batch / (device.memory_Bps / 4)  # each piece in fp32
         tiles = [self.tile(device, shape, rows, columns, xp) for rows, columns in self.tiles]
@@ -174,7 +188,7 @@ class GemmKernel(Kernel):
         return reduce(xp.minimum, found)
 
     def tile(self, device: Device, shape: GemmShape, rows: int, columns: int, xp: Namespace) -> GemmTile:
-        """Tiles of so many rows and columns."""
+        """A tile of `rows` rows and `columns` columns."""
         share = 1 / multiprocessors(device)
         rate = device.matrix_peak(shape.dtype)[0] * share * self.rate
         feed = device.vector_flops["fp32"] * share * self.feed
@@ -193,17 +207,17 @@ class GemmKernel(Kernel):
         )
 
     def multiplied(self, rows: int, xp: Namespace) -> Number:
-        """Rows in whose time a matrix unit multiplies a tile of so many."""
+        """The number of rows whose time the matrix unit needs for a tile of `rows` rows."""
         return rows
 
     def waves(self, tile: GemmTile, split: int, xp: Namespace) -> Number:
-        """Waves of tiles where k is cut into so many pieces."""
+        """Waves of tiles if k is split into `split` pieces."""
         even = tile.even * split
         lost = xp.minimum(xp.ceil(tile.whole * split) - even, 1)
         return xp.maximum(even + self.tail * lost, 1)
 
     def memory(self, device: Device, shape: GemmShape) -> Number:
-        """Seconds that the memory takes for what is not in the L2."""
+        """Seconds of the memory for data that are not in the L2."""
         x, w, y = shape.bytes
         both, kept = x + y, self.resident * (device.l2_bytes or 0)
         moved = w * cache_miss_share(w * shape.turns + both, kept) + both * cache_miss_share(w + both, kept)
@@ -212,50 +226,50 @@ class GemmKernel(Kernel):
 
 @dataclass(frozen=True)
 class TransferGemm(GemmKernel):
-    """On another chip than was measured: the power limit lowers the matrix rate there, and nothing else.
+    """A matrix product on a chip that was not measured: the power limit lowers only the matrix rate.
 
-    Memory-bound products lose nothing to it, so that a higher matrix rate never makes a product slower.
-    Compute-bound ones take as long as by `Gemm`.
+    Memory-bound products do not slow down, so a higher matrix rate never makes a product slower.
+    Compute-bound products take the time of `GemmKernel`.
     """
 
     def seconds(self, device: Device, shape: GemmShape, xp: Namespace = ARRAYS) -> Number:
-        """Time of one call; HardwareError for no number of multiprocessors."""
         busy = self.busy(device, shape, xp)
         limited = self.limited().busy(device, shape, xp)
         return busy + (limited - busy) * clock_share(busy, shape) + self.launch_us * 1e-6
 
     def limited(self) -> TransferGemm:
-        """At the rate that is allowed for long."""
+        """The same kernel at the sustained rate."""
         return replace(self, rate=self.rate * self.sustained)
 
 
 @dataclass(frozen=True)
 class SmallTileGemm(TransferGemm):
-    """The same with tiles of fewer rows, which pay where the matrix unit is slow beside the memory.
+    """A transferred matrix product with smaller tiles, which help if the matrix unit is slow relative to the
+    memory.
 
-    H20 reads a weight in the time that it multiplies it with 37 rows, H100 with 295. Where the kernel was
-    fitted they gain nothing: none takes less than the lowest does there.
+    H20 loads a weight in the time to multiply it with 37 rows, H100 with 295. On the measured device the
+    smaller tiles have no effect, because no tile is faster than the lowest tile there.
     """
 
-    least: float = parameter(64, 1, 64, "rows", "in whose time the lowest tile is multiplied")
+    least: float = parameter(64, 1, 64, "rows", "rows whose time the lowest tile takes")
 
     tiles: ClassVar[tuple[tuple[int, int], ...]] = ((16, 64), (32, 64), *TILES)
 
     def multiplied(self, rows: int, xp: Namespace) -> Number:
-        """Rows in whose time a matrix unit multiplies a tile of so many, the least at least."""
+        """At least `least` rows."""
         return xp.maximum(rows, self.least)
 
     def limited(self) -> SmallTileGemm:
-        """At the rate that is allowed for long, at which the lowest tile takes no longer."""
+        """The same kernel at the sustained rate, without a change of the lowest tile's time."""
         return replace(self, rate=self.rate * self.sustained, least=self.least * self.sustained)
 
 
 @families("gemm_fp8_block")
 @dataclass(frozen=True)
 class BlockGemm(GemmKernel):
-    """A product with a scale for each 128 elements of k, as DeepGEMM does it (csrc/jit_kernels/heuristics).
+    """A product with a scale for each 128 elements of k, as in DeepGEMM (csrc/jit_kernels/heuristics).
 
-    Its tiles get as narrow as 16 columns where there are few, and k is never cut.
+    Its tiles have down to 16 columns for narrow products, and k is never split.
     """
 
     tiles: ClassVar[tuple[tuple[int, int], ...]] = (
@@ -265,19 +279,19 @@ class BlockGemm(GemmKernel):
     splits: ClassVar[tuple[int, ...]] = (1,)
 
     @classmethod
-    def elsewhere(cls) -> type[Kernel]:
-        """Its own tiles."""
+    def transfer_class(cls) -> type[Kernel]:
+        """The same tiles."""
         return TransferBlockGemm
 
 
 @dataclass(frozen=True)
 class TransferBlockGemm(TransferGemm, BlockGemm):
-    """The same on another chip."""
+    """A product with block scales on a chip that was not measured."""
 
 
 @kernel_call("attention_scores", "attention_mix", "gemm")
 def product(row: Row) -> Call:
-    """A product, or several of the same x as one wider one."""
+    """A matrix product. Several products of one x count as one wider product."""
     first, *others = row.work.gemms
     x, w = (t.dtype for t in row.operands[:2])
     columns = sum((g.n for g in others), start=first.n)
@@ -294,13 +308,15 @@ def product(row: Row) -> Call:
         rest=columns - reduce(Max.of, (g.n for g in others), first.n),
     )
     known = _families(row.work.dtype, w)
-    batched = row.kind == "gemm" and first.batch != 1  # by a weight for each head, as absorption is
+    batched = row.kind == "gemm" and first.batch != 1  # one weight per head, as in absorbed MLA
     own = ("bmm_fp8" if known[0].startswith("gemm_fp8") else "bmm_bf16",) if batched else ()
     return Call((*own, *known), shape)
 
 
 def _families(computes: DType, weights: DType) -> tuple[str, ...]:
-    """Kernels for this type of arithmetic and of weights; others for 16 bits are the nearest of all else."""
+    """Kernel families for a dtype of arithmetic and of weights, the best first; the last is that of
+    16 bits.
+    """
     names: tuple[str, ...] = ()
     if computes.kind == "float" and computes.bits == 8:
         names = ("gemm_fp8_block", "gemm_fp8") if weights.block[0] > 1 else ("gemm_fp8", "gemm_fp8_block")
@@ -322,28 +338,28 @@ def _families(computes: DType, weights: DType) -> tuple[str, ...]:
 @families("cdna_gemm_bf16", "cdna_gemm_fp8", "cdna_gemm_fp8_block", "cdna_gemm_nvfp4", "cdna_gemm_int8")
 @dataclass(frozen=True)
 class CdnaGemm(GemmKernel):
-    """A matrix product on a GPU of AMD's for data centres."""
+    """A matrix product on a data center GPU of AMD."""
 
     tiles: ClassVar[tuple[tuple[int, int], ...]] = (
         *((16, 64), (16, 128), (32, 64), (32, 128), (64, 64)),
         *((64, 128), (128, 128), (128, 256), (256, 256)),
     )
-    tile_s: ClassVar[float] = 0.5e-6  # set once with the rows of MI300X and MI355X in view
+    tile_s: ClassVar[float] = 0.5e-6  # set once with the rows of MI300X and MI355X
 
     @classmethod
-    def elsewhere(cls) -> type[Kernel]:
-        """Its own tiles."""
+    def transfer_class(cls) -> type[Kernel]:
+        """The same tiles."""
         return TransferCdnaGemm
 
     @staticmethod
     def beside(xp: Namespace, tiles: Number, memory: Number) -> Number:
-        """Seconds of both: two equal ones take 1.4 times as long as either."""
+        """Seconds of tiles and memory traffic; two equal times take 1.4 times as long as either."""
         return xp.hypot(tiles, memory)
 
 
 @dataclass(frozen=True)
 class TransferCdnaGemm(TransferGemm, CdnaGemm):
-    """The same on another chip."""
+    """A matrix product on an AMD chip that was not measured."""
 
 
 families("quantize_fp8", "quantize_fp8_block", "quantize_nvfp4", "quantize_int8")(StreamKernel)
@@ -354,13 +370,13 @@ families("quantize_fp8", "quantize_fp8_block", "quantize_nvfp4", "quantize_int8"
 
 @kernel_call("quantize")
 def quantize(row: Row) -> Call:
-    """All that is read and written, in rows that have a scale or more each."""
+    """Quantization: bytes that are read and written, and the number of rows with separate scales."""
     known = families_of(row.shape.dtype, static=getattr(row.node.op, "static", False))
     return Call(known, StreamShape(rows_of(row.shape), row.read + row.write))
 
 
 def families_of(to: DType, *, static: bool = False) -> tuple[str, ...]:
-    """Kernels that narrow to this type, the nearest first; to 8 bits by known scales is another one."""
+    """Kernel families that quantize to a dtype, the best first. Static scales need another kernel."""
     own: tuple[str, ...] = ()
     if to.bits == 4:
         own = ("quantize_nvfp4", "quantize_fp8_block")

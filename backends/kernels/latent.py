@@ -1,10 +1,10 @@
-"""Latent attention (MLA): absorbed, by kernels such as FlashMLA, or naive, as FlashAttention.
+"""Multi-head latent attention (MLA): absorbed, by kernels such as FlashMLA, or naive, by FlashAttention.
 
-Absorbed, the latents are keys and values of all heads. A block takes rows of several heads and positions
-and walks over the keys with two products per tile. With 128 heads this is about 240 FLOPs per byte, so such
-kernels are bound by compute or memory. If there are fewer blocks than multiprocessors, keys are split into
-pieces that a second kernel combines. `compressed` and `shared` serve attention over compressed or shared
-keys.
+In the absorbed form, the latents are keys and values of all heads. A block contains rows of several heads and
+positions and iterates over the keys with two products per tile. With 128 heads this is about 240 FLOPs per
+byte, so these kernels are bound by compute or memory. If there are fewer blocks than multiprocessors, keys
+are split into pieces that a second kernel combines. `compressed` and `shared` are for attention over
+compressed or shared keys.
 """
 
 from __future__ import annotations
@@ -34,19 +34,22 @@ from .base import (
     parameter,
 )
 
-TILE_KEYS = 64  # in a tile of scores, as FlashMLA's and TensorRT-LLM's have
-PIECE_KEYS = 256  # in a piece at least, as of other attention
-# What a kernel is more off at heads that it was not fitted to: each engine's attention_prefill is 35% off
-# DeepSeek-V3's naive prefill of 256 keys and more on A100, H100 and B200 (the mean of 7), 10% off its own.
+TILE_KEYS = 64  # keys per tile of scores in FlashMLA and TensorRT-LLM
+PIECE_KEYS = 256  # fewest keys of a piece, as in other attention
+# Added error for head counts to which a kernel was not fitted. The attention_prefill kernels of the engines
+# have a mean error of 35% on DeepSeek-V3's naive prefill with 256 keys or more on A100, H100 and B200 (7
+# cases), and of 10% on their own rows.
 OTHER_HEADS = 0.25
 
 
 @dataclass(frozen=True)
 class LatentShape(Shape):
-    """`new` tokens of each of `batch` sequences after `cached` ones: `heads` over latents and a rotary key.
+    """Latent attention of `new` tokens of each of `batch` sequences with `cached` tokens.
 
-    A query sees `window` keys at most. Bits an element of q, of the cache, of the output; `stored_bits` of a
-    cache that is widened first, else 0.
+    - `heads`, `latent`, `rotary`: Query heads, and the sizes of a latent and of the rotary key.
+    - `window`: The most keys that a query sees.
+    - `q_bits`, `kv_bits`, `out_bits`: Bits per element of q, of the cache and of the output.
+    - `stored_bits`: Bits per element of a cache that is dequantized first; otherwise 0.
     """
 
     batch: Number
@@ -64,15 +67,15 @@ class LatentShape(Shape):
 
     @property
     def most(self) -> Number:
-        """Its window."""
+        """The most keys that a query sees."""
         return self.window
 
     def keys(self, xp: Namespace) -> Number:
-        """Keys that a query sees at most."""
+        """The most keys that a query sees, at most those of the sequence."""
         return xp.minimum(self.cached + self.new, self.most)
 
     def uneven(self, at: UnevenBinding) -> dict[str, Number]:
-        """As many cached keys as sequences see within their windows, on average."""
+        """The mean number of cached keys that the sequences see within their windows."""
         return {"cached": at.capped(self.cached, self.window - 1)} if self.window < np.inf else {}
 
     @property
@@ -86,7 +89,7 @@ class LatentShape(Shape):
         return self.batch * xp.minimum(self.cached + self.new, self.new * self.most) * self.key_bytes
 
     def widening_bytes(self, xp: Namespace) -> Number:
-        """Bytes read and written to widen the cache first."""
+        """Bytes that are read and written to dequantize the cache first."""
         return self.cache_bytes(xp) * (self.stored_bits > 0) * (1 + self.stored_bits / self.kv_bits)
 
     @property
@@ -97,52 +100,60 @@ class LatentShape(Shape):
 
 @dataclass(frozen=True)
 class CompressedShape(LatentShape):
-    """Of keys and entries that all heads share, with twice the `pairs` of a query and one that it sees."""
+    """Attention over keys and compressed entries that all heads share.
+
+    `pairs` is twice the number of pairs of a query and a visible key or entry.
+    """
 
     pairs: Number = 0
 
     @property
     def most(self) -> Number:
-        """What a query sees in the mean."""
+        """Mean number of keys and entries that a query sees."""
         return self.pairs / (2 * self.new)
 
 
 @dataclass(frozen=True)
 class SharedKvShape(AttentionShape):
-    """The same keys and entries as one head of keys and values, of which a query's window has the mean."""
+    """Shared keys and entries as one head of keys and values; the window is the mean number of
+    visible keys.
+    """
 
     pairs: Number = 0
 
     @property
     def most(self) -> Number:
-        """What a query sees in the mean."""
+        """Mean number of keys and entries that a query sees."""
         return self.pairs / (2 * self.new)
 
 
 @families("mla_absorbed", "mla_absorbed_kv8")
 @dataclass(frozen=True)
 class AbsorbedAttention(Kernel):
-    """Causal attention whose keys and values are the latents."""
+    """Causal attention with latents as keys and values."""
 
     group: ClassVar[str] = "latents"
 
-    matrix: float = parameter(
-        0.6, 0.01, 2, "", "share of the 16-bit matrix peak; above 1 where q is narrowed too"
-    )
+    matrix: float = parameter(0.6, 0.01, 2, "", "share of the 16-bit matrix peak; above 1 if q is quantized")
     bandwidth: float = parameter(0.8, 0.05, 1, "", "share of the memory bandwidth that latents reach")
-    again: float = parameter(0.1, 0.001, 1, "", "of what other rows of a sequence read again, from memory")
-    block_us: float = parameter(2, 0.05, 30, "µs", "to begin and end a block")
-    alone: float = parameter(1.3, 0.2, 10, "", "time of a block alone, to that of its share of the products")
-    combine_us: float = parameter(3, 0.01, 40, "µs", "to combine pieces")
-    pieces: float = parameter(32, 2, 256, "", "pieces at most")
-    widened: float = parameter(0, 0, 12, "", "16-bit values moved for each of a narrow cache, to widen it")
-    launch_us: float = parameter(8, 0.5, 300, "µs", "of an empty call")
-    tile_rows: float = choice(64, (16, 64, 128), "", "rows of queries in a block", usual=True)
+    again: float = parameter(
+        0.1, 0.001, 1, "", "share of the keys that other rows of a sequence read from memory again"
+    )
+    block_us: float = parameter(2, 0.05, 30, "µs", "time to start and end a block")
+    alone: float = parameter(
+        1.3, 0.2, 10, "", "time of a single block, relative to its share of the products"
+    )
+    combine_us: float = parameter(3, 0.01, 40, "µs", "time to combine pieces")
+    pieces: float = parameter(32, 2, 256, "", "largest number of pieces of split keys")
+    widened: float = parameter(
+        0, 0, 12, "", "16-bit values moved per value of an 8-bit cache, to dequantize it"
+    )
+    launch_us: float = parameter(8, 0.5, 300, "µs", "time of an empty call")
+    tile_rows: float = choice(64, (16, 64, 128), "", "rows of queries per block", usual=True)
 
     def seconds(self, device: Device, shape: LatentShape, xp: Namespace = ARRAYS) -> Number:
-        """Time of one call; HardwareError for no number of multiprocessors."""
         share = 1 / multiprocessors(device)
-        together = xp.minimum(shape.heads, self.tile_rows)  # heads in a block
+        together = xp.minimum(shape.heads, self.tile_rows)  # heads per block
         positions = xp.maximum(self.tile_rows / together, 1)
         tiles, across = xp.maximum(shape.new / positions, 1), xp.ceil(shape.heads / together)
         before, step = shape.cached / TILE_KEYS, positions / TILE_KEYS
@@ -164,7 +175,7 @@ class AbsorbedAttention(Kernel):
         once, each = (
             shape.cache_bytes(xp),
             blocks * keys * shape.key_bytes,
-        )  # all blocks', of what a query sees
+        )  # `each`: bytes that all blocks read
         widened = 2 * self.widened * (shape.kv_bits < shape.q_bits) * 8 / shape.kv_bits
         read = once * (1 + widened) + self.again * xp.maximum(each - once, 0)
         moved = read + shape.widening_bytes(xp) + shape.rows_bytes
@@ -179,9 +190,9 @@ families("mla_naive", "mla_naive_kv8")(PrefillAttention)
 
 @kernel_call("latent_attention", "sparse_latent_attention")
 def latent(row: Row) -> Call:
-    """Without values of its own it is absorbed. Naive, each head has its own keys and values.
+    """Latent attention: absorbed without separate values, otherwise naive with keys and values of each head.
 
-    Naive the heads of queries and of values differ in size; the kernel is told their mean.
+    In the naive form, queries and values have different head sizes, and the shape has their mean.
     """
     op: Any = row.node.op
     q, q_rope, k, k_rope, *values = op.core(row.operands)
@@ -198,12 +209,12 @@ def latent(row: Row) -> Call:
     mean = Binding()(head + rotary + values[0].shape[-1]) / 2
     given = AttentionShape(kv_heads=heads, group=1, head=mean, causal=by.step, **common)
     names = (*("mla_naive_kv8",) * narrow, "mla_naive", "attention_prefill")
-    return Call(names, given, less=without_context(given))
+    return Call(names, given, contained=without_context(given))
 
 
 @kernel_call("latent_attention")
 def dequantized_latent(row: Row) -> Call | None:
-    """Over a narrow cache of latents: by the kernel for 16 bits, which widens it first."""
+    """Absorbed attention over an 8-bit cache by the 16-bit kernel, which dequantizes the cache first."""
     made: Any = latent(row)
     if not isinstance(made.shape, LatentShape) or made.shape.kv_bits > 8:
         return None
@@ -212,7 +223,7 @@ def dequantized_latent(row: Row) -> Call | None:
 
 @kernel_call("latent_attention", "sparse_latent_attention")
 def naive_decode(row: Row) -> Call | None:
-    """A new token over keys and values of each head, which are streamed as any others are."""
+    """Decode attention over the keys and values of each head, as without latents."""
     made: Any = latent(row)
     op: Any = row.node.op
     q, _, k, *_ = op.core(row.operands)
@@ -220,12 +231,12 @@ def naive_decode(row: Row) -> Call | None:
         return None
     narrow = made.families[0] == "mla_naive_kv8"
     one = replace(made.shape, new=1)
-    return Call((*("attention_decode_kv8",) * narrow, "attention_decode"), made.shape, less=one)
+    return Call((*("attention_decode_kv8",) * narrow, "attention_decode"), made.shape, contained=one)
 
 
 @kernel_call("compressed_attention")
 def compressed(row: Row) -> Call:
-    """As of latents that are keys and values of all heads: so many of a query as it sees in the mean."""
+    """Absorbed attention over shared keys and entries. Each query sees their mean number."""
     op: Any = row.node.op
     q, keys, _, *entries = row.operands
     batch, new, groups, group, head = q.shape
@@ -244,12 +255,15 @@ def compressed(row: Row) -> Call:
         dtype=row.work.dtype.name,
     )
     narrow = keys.dtype.bits <= 8
-    return Call((*("mla_absorbed_kv8",) * narrow, "mla_absorbed"), shape, strange=OTHER_HEADS)
+    return Call((*("mla_absorbed_kv8",) * narrow, "mla_absorbed"), shape, shape_error=OTHER_HEADS)
 
 
 @kernel_call("compressed_attention")
 def shared(row: Row) -> Call | None:
-    """As of one head of keys and values: neighbours see nearly the same keys, if an index picks none."""
+    """Prefill attention with one head of keys and values; None if an index selects keys.
+
+    Without an index, neighboring queries see nearly equal keys.
+    """
     op: Any = row.node.op
     if op.top_k:
         return None
@@ -258,4 +272,4 @@ def shared(row: Row) -> Call | None:
     alike = {name: getattr(of, name) for name in ("batch", "new", "cached", "q_bits", "kv_bits", "out_bits")}
     seen = SharedKvShape(**alike, kv_heads=1, group=of.heads, head=of.latent, dtype=of.dtype, pairs=of.pairs)
     narrow = made.families[0] == "mla_absorbed_kv8"
-    return Call((*("attention_prefill_kv8",) * narrow, "attention_prefill"), seen, strange=OTHER_HEADS)
+    return Call((*("attention_prefill_kv8",) * narrow, "attention_prefill"), seen, shape_error=OTHER_HEADS)

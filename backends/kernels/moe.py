@@ -1,14 +1,13 @@
 """Mixture-of-experts kernels on one rank, and DeepEP's exchange of tokens between ranks.
 
-`MoeKernel`: rows are gathered by expert, multiplied by gate and up, activated, multiplied by down, and
-summed by token. A product reads the weights of the experts that are touched, which dominates for few rows,
-and multiplies tiles of rows of the fastest height; a low tile takes no less than its columns need to
-arrive. The last tile of an expert costs a quarter of a tile on average. Some libraries choose the height by
-the rows of all ranks. The shorter of reading and multiplying is not fully hidden. Between products, rows go
-through memory.
+`MoeKernel`: rows are gathered by expert, multiplied by gate and up, activated, multiplied by down, and summed
+by token. A product reads the weights of the touched experts, which dominates for few rows. It multiplies
+tiles of rows of the fastest height; a low tile takes at least the time to load its columns. The last tile of
+an expert costs a quarter of a tile on average. Some libraries choose the height by the rows of all ranks. The
+shorter of reading and multiplying is not fully hidden. Between products, rows pass through memory.
 
-`DeepEp`: normal kernels send a token once to each rank, on a number of multiprocessors that the caller
-sets; low-latency kernels send it once for each expert, on as many multiprocessors as share the experts
+`DeepEp`: normal kernels send a token once to each rank, on a number of multiprocessors that the caller sets.
+Low-latency kernels send it once for each expert, on the number of multiprocessors that divides the experts
 evenly (`num_warp_groups` in csrc/kernels/internode_ll.cu). A call takes a start, the wait of a row in the
 pipeline of chunks, and the longer of the links' time and the multiprocessors' time for all copies.
 """
@@ -47,14 +46,14 @@ from .stream import StreamShape
 
 # Experts of a layer
 
-COLUMNS = 128  # of a tile: what CUTLASS and Triton take for wide weights
-HEIGHTS = (16, 32, 64, 128)  # rows of a tile: Triton's BLOCK_SIZE_M, of which 16 is the least
-LAST = 0.25  # of a tile more in the mean; half would be the mean of any load, none of loads that fill tiles
-FP32 = 4  # bytes of a token's weight for one expert
+COLUMNS = 128  # columns of a tile in CUTLASS and Triton for wide weights
+HEIGHTS = (16, 32, 64, 128)  # rows of a tile: Triton's BLOCK_SIZE_M, at least 16
+LAST = 0.25  # cost of the last tile of an expert in tiles: between 0 (full tiles) and 0.5 (random loads)
+FP32 = 4  # bytes of the weight of a token for one expert
 
-# A rank's experts and their width, by device, for which SGLang 0.5.10 ships tuned tiles in 16 bits: the names
-# as of E=8,N=3584,device_name=NVIDIA_A100-SXM4-80GB.json under fused_moe_triton/configs. Those for A100 are
-# vLLM's, of fused_moe/configs. Devices on which no library's kernel is `coarse` are left out.
+# Experts of a rank and their width, by device, for which SGLang 0.5.10 ships tuned tiles in 16 bits, in files
+# such as E=8,N=3584,device_name=NVIDIA_A100-SXM4-80GB.json under fused_moe_triton/configs. Those for A100 are
+# from vLLM's fused_moe/configs. Other devices need no entry, because none of their kernels is `coarse`.
 TUNED = {
     "A100-40-SXM": ((8, 1792), (8, 3584), (16, 1344)),
     "A100-80-SXM": (
@@ -68,11 +67,12 @@ TUNED = {
 
 @dataclass(frozen=True)
 class GroupedShape(Shape):
-    """`rows` rows in all, each times the n×k weight of one of `experts` that are touched.
+    """A grouped product: `rows` rows, each times the n×k weight of one of `experts` touched experts.
 
-    `away` rows belong to experts of other ranks, and a token has `top_k` rows of both. The rank has `held`
-    experts, touched or not, each of `width` between its products; 0 where that is not said. Bits an element
-    of rows, weights and results.
+    - `away`: Rows of experts of other ranks.
+    - `top_k`: Rows per token, on all ranks.
+    - `held`, `width`: The experts of the rank and their intermediate size; 0 if not known.
+    - `x_bits`, `w_bits`, `y_bits`: Bits per element of rows, weights and results.
     """
 
     rows: Number
@@ -95,15 +95,15 @@ class GroupedShape(Shape):
 
     @property
     def weights(self) -> Number:
-        """Bytes of the weights that are touched."""
+        """Bytes of the touched weights."""
         return self.experts * self.n * self.k * self.w_bits / 8
 
 
 @dataclass(frozen=True)
 class RoutedShape(Shape):
-    """`rows` of `width` values that go through memory beside the `tokens` that they are copies of.
+    """`rows` copies of `tokens` with `width` values each, which pass through memory.
 
-    `away` rows belong to experts of other ranks. Bits a value, where it may be narrow.
+    `away` rows are of experts of other ranks. `bits` is the number of bits per value.
     """
 
     tokens: Number
@@ -119,30 +119,40 @@ class RoutedShape(Shape):
 )
 @dataclass(frozen=True)
 class MoeKernel(Kernel):
-    """The kernels of a layer's experts, each of which is an op; `seconds` is of a grouped product."""
+    """The kernels of the experts of a layer, one per op. `seconds` estimates a grouped product."""
 
     group: ClassVar[str] = "experts"
 
-    # Autotuning leaves some shapes with a kernel that takes up to seven times as long as their neighbours'.
+    # Autotuning selects a kernel for some shapes that takes up to seven times as long as for similar shapes.
     starts: ClassVar[int] = 3
     prior: ClassVar[float] = 0.05
     loss: ClassVar[str] = "cauchy"
 
     matrix: float = parameter(0.6, 0.02, 1, "", "share of the matrix peak that products reach")
-    fill: float = parameter(100, 1, 3000, "k", "elements of k in whose time a tile begins and ends")
+    fill: float = parameter(100, 1, 3000, "k", "elements of k, in whose time a tile starts and ends")
     bandwidth: float = parameter(0.9, 0.1, 1, "", "share of the memory bandwidth that weights reach")
-    exposed: float = parameter(0.4, 0.01, 1, "", "share of the shorter of multiplying and reading seen")
-    walk: float = parameter(0.3, 0.01, 10, "", "time of a block to read its weights, to its fair share")
+    exposed: float = parameter(
+        0.4, 0.01, 1, "", "share of the shorter of multiplying and reading that is not hidden"
+    )
+    walk: float = parameter(
+        0.3, 0.01, 10, "", "time of a block to read its weights, relative to its fair share"
+    )
     between: float = parameter(0.6, 0.02, 1, "", "share of the memory bandwidth for rows between products")
-    foreign: float = parameter(0.5, 0.001, 1, "", "cost of a row of another rank, to that of an own row")
-    strays: float = parameter(0.02, 0.001, 1, "", "share of them that is even multiplied")
-    launch_us: float = parameter(4, 0.3, 25, "µs", "of each kernel")
-    fetch: float = parameter(40, 4, 300, "rows", "multiplied while the columns of a tile arrive")
-    alone: float = parameter(0.3, 0.01, 3, "", "time of a block to multiply its tile, to its fair share")
-    counted: float = choice(0, (0, 1), "", "share of other ranks' rows that choose its height", usual=True)
+    foreign: float = parameter(
+        0.5, 0.001, 1, "", "cost of a row of another rank, relative to a row of this rank"
+    )
+    strays: float = parameter(0.02, 0.001, 1, "", "share of these rows that is multiplied")
+    launch_us: float = parameter(4, 0.3, 25, "µs", "time of an empty kernel")
+    fetch: float = parameter(40, 4, 300, "rows", "rows multiplied while the columns of a tile are loaded")
+    alone: float = parameter(
+        0.3, 0.01, 3, "", "time of a block to multiply its tile, relative to its fair share"
+    )
+    counted: float = choice(
+        0, (0, 1), "", "share of other ranks' rows that count for the tile height", usual=True
+    )
 
     def seconds(self, device: Device, shape: GroupedShape, xp: Namespace = ARRAYS) -> Number:
-        """Time of one grouped product."""
+        """Seconds of one grouped product."""
         height = self.least(shape, xp)
         rows = xp.maximum(self.tiled(shape, xp), height) * shape.experts + self.strays * shape.away
         wide = xp.ceil(shape.n / COLUMNS) * COLUMNS
@@ -157,62 +167,69 @@ class MoeKernel(Kernel):
         return busy + self.launch_us * 1e-6
 
     def tiled(self, shape: GroupedShape, xp: Namespace) -> Number:
-        """Rows in whose time those of an expert are multiplied, the empty ones of its tiles included."""
+        """The number of rows whose time the rows of an expert take, including empty rows of its tiles."""
         each = xp.maximum(shape.rows / shape.experts, 1)
         heights = ((height, overlap_time(xp, height, self.fetch)) for height in HEIGHTS)
         return reduce(xp.minimum, (xp.maximum(each / rows + LAST, 1) * took for rows, took in heights))
 
     def least(self, shape: GroupedShape, xp: Namespace) -> Number:
-        """Rows in whose time one tile is multiplied: as high as the rows that choose its height."""
+        """The number of rows whose time one tile takes. The rows that choose its height determine it."""
         each = (shape.rows + self.counted * shape.away) / shape.experts
         return overlap_time(xp, xp.minimum(xp.maximum(each, 1), HEIGHTS[-1]), self.fetch)
 
     def slowness(self, device: Device, shape: GroupedShape, xp: Namespace) -> Number:
-        """How much longer than at best its tiles take to read a weight."""
+        """Ratio of the time to read a weight to the time with the best tiles."""
         return 1
 
     def narrow(self, device: Device, shape: StreamShape, xp: Namespace = ARRAYS) -> Number:
-        """Time to narrow rows, before they are sorted or between the products."""
+        """Seconds to quantize rows, before they are sorted or between the products."""
         return self.streamed(device, shape.moved)
 
     def dispatch(self, device: Device, shape: RoutedShape, xp: Namespace = ARRAYS) -> Number:
-        """Time to sort rows by expert and copy them together."""
+        """Seconds to sort rows by expert and copy them."""
         return self.streamed(device, (shape.tokens + self.walked(shape)) * shape.width * shape.bits / 8)
 
     def activation(self, device: Device, shape: RoutedShape, xp: Namespace = ARRAYS) -> Number:
-        """Time of silu(gate)·up."""
+        """Seconds of silu(gate)·up."""
         return self.streamed(device, self.walked(shape) * 3 * shape.width * shape.bits / 8)
 
     def combine(self, device: Device, shape: RoutedShape, xp: Namespace = ARRAYS) -> Number:
-        """Time to add up each token's rows, each times its weight."""
+        """Seconds to sum the weighted rows of each token."""
         rows = self.walked(shape)
         moved = (shape.tokens + rows) * shape.width * shape.bits / 8
         return self.streamed(device, moved + rows * FP32)
 
     def walked(self, shape: RoutedShape) -> Number:
-        """Rows that cost something between the products."""
+        """Rows that take time between the products."""
         return shape.rows + self.foreign * shape.away
 
     def streamed(self, device: Device, moved: Number) -> Number:
-        """Time of a kernel that moves so many bytes of rows."""
+        """Seconds of a kernel that moves `moved` bytes of rows."""
         return self.launch_us * 1e-6 + moved / (device.memory_Bps * self.between)
 
 
 @families("moe_bf16")
 @dataclass(frozen=True)
 class Moe16Bit(MoeKernel):
-    """In 16 bits, where Triton has low, deep tiles for few tokens and square, shallow ones for more.
+    """Experts in 16 bits, for which Triton has low, deep tiles for few tokens and square, shallow tiles for
+    more.
 
-    SGLang's `get_default_config` (fused_moe_triton_config.py) takes 16×32 results and 64 elements of k a step
-    as long as tokens of all ranks are no more than a rank's experts, and 64×64 and 32 beyond, which read
-    weights at two thirds of the bandwidth. There it is a switch; here the time grows by the token. Layers in
-    `TUNED` have tiles of their own, which stay deep.
+    SGLang's `get_default_config` (fused_moe_triton_config.py) uses 16×32 results and 64 elements of k per
+    step if the tokens of all ranks do not outnumber a rank's experts. For more tokens it uses 64×64 and 32,
+    which read weights at two thirds of the bandwidth. SGLang switches; here the time increases gradually with
+    the tokens. Layers in `TUNED` have tuned tiles, which stay deep.
     """
 
-    coarse: float = choice(1, (1, 1.5), "", "time to read a weight where tokens are many", usual=True)
+    coarse: float = choice(
+        1,
+        (1, 1.5),
+        "",
+        "time to read a weight if tokens outnumber experts, relative to few tokens",
+        usual=True,
+    )
 
     def slowness(self, device: Device, shape: GroupedShape, xp: Namespace) -> Number:
-        """More where there are more tokens than experts, of a layer without tiles of its own."""
+        """Above 1 if there are more tokens than experts and the layer has no tuned tiles."""
         tokens = (shape.rows + shape.away) / shape.top_k
         slower = xp.minimum(xp.maximum(tokens / shape.experts, 1), self.coarse)
         layers = TUNED.get(device.name, ())
@@ -220,7 +237,7 @@ class Moe16Bit(MoeKernel):
         return xp.where(tuned, 1, slower)
 
 
-SMALL_US = 4.6  # of a small kernel in a HIP graph: norms and copies of SGLang on MI300X (AMD-AGI/TraceLens)
+SMALL_US = 4.6  # a small kernel in a HIP graph: norms and copies of SGLang on MI300X (AMD-AGI/TraceLens)
 
 
 @families(
@@ -254,7 +271,7 @@ class AiterMoe(MoeKernel):
 
 @kernel_call("grouped_linear")
 def grouped(row: Row) -> Call | None:
-    """A grouped product, of several results as one wider one."""
+    """A grouped product. Several results of one product count as one wider result."""
     first, *others = row.work.gemms
     x, w = row.operands[:2]
     op = row.node.op
@@ -286,21 +303,23 @@ def dispatch(row: Row) -> Call:
 
 @kernel_call("combine", "sum_experts")
 def combine(row: Row) -> Call:
-    """Each token's rows added up."""
+    """The weighted sum of the rows of each token."""
     rows, y = row.operands[0], row.shape
     return _part(row, "combine", RoutedShape(_tokens(y), rows.shape[0], y.shape[-1], bits=bits(y.dtype)))
 
 
 @kernel_call("silu_mul", "clamped_glu", block="routed_experts")
 def activation(row: Row) -> Call:
-    """Between grouped products."""
+    """The activation between grouped products."""
     rows, width = row.shape.shape
     return _part(row, "activation", RoutedShape(0, rows, width, bits=row.shape.dtype.bits))
 
 
 @kernel_call("quantize", "silu", "mul", block="routed_experts")
 def quantize_rows(row: Row) -> Call:
-    """What narrows rows of experts is often fused with what comes before; an activation in two kernels."""
+    """Quantization of expert rows, which is often fused with the previous kernel; an activation may be two
+    kernels.
+    """
     return _part(row, "narrow", StreamShape(rows_of(row.shape), row.read + row.write))
 
 
@@ -309,7 +328,7 @@ def _tokens(x: Tensor) -> Size:
 
 
 def _part(row: Row, part: str, shape: RoutedShape | StreamShape) -> Call:
-    """What is done to rows before, between and after grouped products, by a kernel of the layer's family."""
+    """A kernel of the layer's family that processes rows before, between or after grouped products."""
     x = row.operands[0].dtype
     layer = row.experts or ExpertTypes(x, x, 0)
     shape = replace(shape, away=layer.away) if isinstance(shape, RoutedShape) else shape
@@ -317,17 +336,17 @@ def _part(row: Row, part: str, shape: RoutedShape | StreamShape) -> Call:
 
 
 def _families(x: DType, weights: DType) -> tuple[str, ...]:
-    """Kernels of a layer whose products are of rows and weights of these types."""
+    """Kernel families for the dtypes of rows and weights, the best first."""
     narrow: tuple[str, ...] = ()
     if x.bits == 4:
         narrow = ("moe_nvfp4",)
     elif x.bits == 8:
         blocks = x.block[1] > 0
         narrow = ("moe_fp8_block", "moe_fp8") if blocks else ("moe_fp8", "moe_fp8_block")
-        if weights.bits == 4:  # rather another engine's than its own that reads twice the bytes
+        if weights.bits == 4:  # another engine's kernel, not a kernel that reads twice the bytes
             narrow = ("moe_mxfp4",)
     elif weights.bits == 4:
-        # An engine's own kernels for mxfp4 are further from int4's than another engine's for int4 are.
+        # The int4 kernels of another engine are more similar than the mxfp4 kernels of the engine.
         narrow = ("moe_int4_weights",) if weights.kind == "int" else ("moe_mxfp4_weights", "moe_int4_weights")
     return (*narrow, "moe_bf16")
 
@@ -337,9 +356,10 @@ def _families(x: DType, weights: DType) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class DispatchShape(CollectiveShape):
-    """`copies` of tokens reach a rank, `width` bytes each; it has `tokens` of its own.
+    """An exchange of tokens: a rank receives `copies` copies of `width` bytes and has `tokens` tokens of its
+    own.
 
-    Kernels run on `sms` multiprocessors; if that is 0, on as many as share the `experts` of all ranks.
+    The kernels run on `sms` multiprocessors; 0 is the number that divides the `experts` of all ranks evenly.
     """
 
     words = CollectiveShape.words | {"sms"}
@@ -351,7 +371,7 @@ class DispatchShape(CollectiveShape):
     sms: Number = 0
 
     def busy(self, device: Device, xp: Namespace) -> Number:
-        """Multiprocessors at work."""
+        """Number of multiprocessors in use."""
         rounds = xp.ceil(self.experts / multiprocessors(device))
         return xp.where(self.sms > 0, self.sms, xp.ceil(self.experts / xp.maximum(rounds, 1)))
 
@@ -359,20 +379,19 @@ class DispatchShape(CollectiveShape):
 @families("deepep_dispatch", "deepep_combine", "deepep_ll_dispatch", "deepep_ll_combine")
 @dataclass(frozen=True)
 class DeepEp(Kernel):
-    """One call, by all ranks of a node."""
+    """One DeepEP call, by all ranks of a node."""
 
     group: ClassVar[str] = "collectives"
     library: ClassVar[bool] = True
 
-    start_us: float = parameter(20, 1, 200, "µs", "of a call")
-    wait_us: float = parameter(0.5, 0.001, 10, "µs", "that a KB of a row waits in chunks")
+    start_us: float = parameter(20, 1, 200, "µs", "time of an empty call")
+    wait_us: float = parameter(0.5, 0.001, 10, "µs", "wait per KB of a row in the pipeline of chunks")
     link: float = parameter(0.6, 0.05, 1, "", "share of the link that copies to other ranks reach")
-    each: float = parameter(30, 1, 1000, "GB/s", "that a multiprocessor copies")
-    copy_us: float = parameter(0.05, 0.0001, 3, "µs", "of a multiprocessor for each copy")
-    token_us: float = parameter(0.5, 0.0001, 5, "µs", "of a multiprocessor for each token of the rank")
+    each: float = parameter(30, 1, 1000, "GB/s", "copy rate of a multiprocessor")
+    copy_us: float = parameter(0.05, 0.0001, 3, "µs", "time of a multiprocessor per copy")
+    token_us: float = parameter(0.5, 0.0001, 5, "µs", "time of a multiprocessor per token of the rank")
 
     def seconds(self, device: Device, shape: DispatchShape, xp: Namespace = ARRAYS) -> Number:
-        """Time of one call."""
         moved = shape.copies * shape.width
         sent = moved * (shape.ranks - 1) / shape.ranks / (self.link * shape.bandwidth(device))
         copied = moved / (self.each * 1e9) + 1e-6 * (
@@ -384,30 +403,30 @@ class DeepEp(Kernel):
 
 @kernel_call("send_tokens")
 def send(row: Row) -> Call | None:
-    """A token once to each rank."""
+    """Send a token once to each rank."""
     return _call(row, "normal", "deepep_dispatch", row.shape, row.operands)
 
 
 @kernel_call("send_tokens")
 def send_at_low_latency(row: Row) -> Call | None:
-    """A token once for each expert."""
+    """Send a token once for each expert."""
     return _call(row, "low_latency", "deepep_ll_dispatch", row.shape, row.operands)
 
 
 @kernel_call("return_tokens")
 def give_back(row: Row) -> Call | None:
-    """A sum from each rank."""
+    """Receive a sum from each rank."""
     return _call(row, "normal", "deepep_combine", row.operands[0], row.operands[:1])
 
 
 @kernel_call("return_tokens")
 def give_back_at_low_latency(row: Row) -> Call | None:
-    """A row from each expert."""
+    """Receive a row from each expert."""
     return _call(row, "low_latency", "deepep_ll_combine", row.operands[0], row.operands[:1])
 
 
 def _call(row: Row, mode: str, family: str, there: Tensor, moved: tuple[Tensor, ...]) -> Call | None:
-    """Kernels of a mode, for what they move of the tokens that are `there`; None if another one is named."""
+    """The call of a mode for the tokens in `there`; None if the op names another mode."""
     op: Any = row.node.op
     reached = there.shape[0]
     atom = reached.terms[0][0][0] if isinstance(reached, Dim) else None

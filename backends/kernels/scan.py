@@ -1,8 +1,9 @@
 """Scans of linear attention and state-space layers, and the short convolutions before them.
 
-A prompt is processed in chunks: within a chunk all tokens at once by matrix products, from chunk to chunk
-through the state. The block of a state walks over its chunks in sequence, even if multiprocessors are idle
-(`ChunkScan`). A decode step reads each state and writes it back, a stream (`ScanStep`, `RecurrentUpdate`).
+A prompt is processed in chunks. Within a chunk, matrix products process all tokens at once; from chunk to
+chunk, the state carries the result. The block of a state processes its chunks in sequence, even if
+multiprocessors are idle (`ChunkScan`). A decode step reads each state and writes it back, which is a stream
+(`ScanStep`, `RecurrentUpdate`).
 """
 
 from __future__ import annotations
@@ -32,16 +33,19 @@ from .stream import StreamKernel, StreamShape
 
 CONVS = ("causal_conv", "causal_conv_silu")
 KINDS = ("gated_delta", "kda", "ssd_scan", "lightning_attention", "selective_scan")
-PART = 0.2  # of a full chunk's time, what one of a token takes: of delta nets' on H100 and B200 0.1 to 0.3
-STATE_FLOPS = 7  # vector FLOPs an element of a state and token, as the IR counts those of delta rules
-TAIL = 0.5  # of a last wave's empty places, those that are lost
+PART = (
+    0.2  # time of a chunk with one token, relative to a full chunk: 0.1 to 0.3 for delta nets on H100, B200
+)
+STATE_FLOPS = 7  # vector FLOPs per state element and token, as in the IR for delta rules
+TAIL = 0.5  # share of the empty places of the last wave that is lost
 
 
 @dataclass(frozen=True)
 class ScanShape(Shape):
-    """`new` tokens go through each of `states`, `chunk` at once, with so many matrix FLOPs in all.
+    """A scan of `new` tokens through each of `states`, `chunk` tokens at a time, with `flops` matrix FLOPs.
 
-    `moved` bytes are read and written, and at most so many `between` kernels, where there are several.
+    `moved` is the number of bytes that are read and written. If the scan has several kernels, at most
+    `between` more bytes are moved between them.
     """
 
     states: Number
@@ -56,23 +60,28 @@ class ScanShape(Shape):
 @families(*(f"{kind}_chunks" for kind in KINDS))
 @dataclass(frozen=True)
 class ChunkScan(Kernel):
-    """A scan in chunks: one kernel, or one of the states and others of the products within chunks."""
+    """A scan in chunks: one kernel, or one kernel for the states and others for the products within
+    chunks.
+    """
 
     group: ClassVar[str] = "scans"
 
     matrix: float = parameter(0.2, 0.005, 1, "", "share of the matrix peak that products within chunks reach")
     bandwidth: float = parameter(0.7, 0.05, 1, "", "share of the memory bandwidth that is reached")
-    speedup: float = parameter(3, 1, 6, "", "how much faster what stays in the L2 is")
-    resident: float = parameter(0.6, 0.05, 4, "", "share of the L2 that keeps operands until the next use")
-    scratch: float = parameter(1, 0.001, 4, "", "of rows and states between kernels, what goes to memory")
-    block_us: float = parameter(5, 0.1, 40, "µs", "to begin and end a state's walk")
-    step_us: float = parameter(2, 0.1, 20, "µs", "of a walk, a full chunk")
-    abreast: float = parameter(1, 0.1, 16, "", "walks that a multiprocessor does at once")
-    exposed: float = parameter(0.3, 0.001, 1, "", "of walks and of all else, what the longer does not hide")
-    launch_us: float = parameter(15, 1, 60, "µs", "of an empty call, all of its kernels")
+    speedup: float = parameter(3, 1, 6, "", "ratio of the rate of data in the L2")
+    resident: float = parameter(0.6, 0.05, 4, "", "share of the L2 that retains operands until the next use")
+    scratch: float = parameter(
+        1, 0.001, 4, "", "share of the rows and states between kernels that is written to memory"
+    )
+    block_us: float = parameter(5, 0.1, 40, "µs", "time to start and end the chunks of a state")
+    step_us: float = parameter(2, 0.1, 20, "µs", "time per full chunk of a state")
+    abreast: float = parameter(1, 0.1, 16, "", "states that a multiprocessor processes at once")
+    exposed: float = parameter(
+        0.3, 0.001, 1, "", "share of the shorter of chunk steps and other work that is not hidden"
+    )
+    launch_us: float = parameter(15, 1, 60, "µs", "time of an empty call, with all its kernels")
 
     def seconds(self, device: Device, shape: ScanShape, xp: Namespace = ARRAYS) -> Number:
-        """Time of one call; HardwareError for no number of multiprocessors."""
         full = shape.new / shape.chunk
         steps = xp.ceil(full) * (PART + (1 - PART) * xp.minimum(full, 1))
         waves = shape.states / (self.abreast * multiprocessors(device))
@@ -89,7 +98,7 @@ class ChunkScan(Kernel):
 
 @dataclass(frozen=True)
 class UpdateShape(StreamShape):
-    """What a step moves, and its vector FLOPs: `new` tokens of each sequence."""
+    """A decode step of `new` tokens per sequence: its traffic and its vector FLOPs."""
 
     new: Number = 1
     flops: Number = 0
@@ -98,25 +107,24 @@ class UpdateShape(StreamShape):
 @families("conv_update")
 @dataclass(frozen=True)
 class ScanStep(StreamKernel):
-    """What a step of decoding does: states are read once and written back."""
+    """A decode step: states are read once and written back."""
 
     group: ClassVar[str] = "scans"
 
     @staticmethod
-    def takes(shape: UpdateShape) -> Any:
-        """One new token of each sequence, or a few, one after another."""
+    def supports(shape: UpdateShape) -> Any:
+        """One or a few new tokens per sequence."""
         return shape.new <= DRAFTS
 
 
 @families(*(f"{kind}_update" for kind in KINDS))
 @dataclass(frozen=True)
 class RecurrentUpdate(ScanStep):
-    """Token by token, of which a step has one; of a prompt Mamba's states stay where they are."""
+    """A recurrence token by token. In prefill, the states of Mamba stay on the chip."""
 
     vector: float = parameter(0.3, 0.05, 1, "", "share of the fp32 peak that decays and sums reach")
 
     def seconds(self, device: Device, shape: Any, xp: Namespace = ARRAYS) -> Number:
-        """Time of one call."""
         sums = shape.flops / (self.vector * device.vector_flops["fp32"])
         return xp.maximum(super().seconds(device, shape, xp), self.launch_us * 1e-6 + sums)
 
@@ -124,13 +132,13 @@ class RecurrentUpdate(ScanStep):
 @families("conv")
 @dataclass(frozen=True)
 class Convolution(StreamKernel):
-    """The short convolution of a prompt, a stream."""
+    """The short convolution of a prompt, which is a stream."""
 
     group: ClassVar[str] = "scans"
 
 
 def _families(row: Row, how: str) -> tuple[str, ...]:
-    """The op's own, and the nearest after it; KDA is a delta rule whose decay is of each key."""
+    """The op's own kernel families, then similar ones. KDA is a delta rule with one decay per key."""
     op: Any = row.node.op
     each = "decay" in op.takes and len(row.operands[op.takes.index("decay")].shape) > 4
     own = "kda" if each else op.opcode
@@ -138,16 +146,16 @@ def _families(row: Row, how: str) -> tuple[str, ...]:
 
 
 def _parts(row: Row) -> tuple[int, Any, Tensor]:
-    """How many tokens go through at once (0 if the op knows no chunks), how many there are, the state."""
+    """The chunk size (0 without chunks), the number of new tokens, and the state."""
     op = row.node.op
     return vars(op).get("chunk", 0), row.operands[0].shape[1], row.operands[op.aliases.get(1, -1)]
 
 
 @kernel_call("scan")
 def update(row: Row) -> Call:
-    """A step, or all tokens one after another where there are no chunks.
+    """A decode step, or all tokens one after another if the op has no chunks.
 
-    What verifies drafts, in chunks of one, leaves a state behind for each token, to go back to.
+    A step that verifies drafts, in chunks of one token, stores a state for each token.
     """
     chunk, new, state = _parts(row)
     left = (new - 1) * state.bytes if chunk == 1 else 0
@@ -159,7 +167,7 @@ def update(row: Row) -> Call:
 
 @kernel_call("scan")
 def chunks(row: Row) -> Call | None:
-    """Between kernels go rows made ready for the walk, and its states: written and read, in 16 bits."""
+    """A scan in chunks. Between kernels, prepared rows and states are written and read in 16 bits."""
     chunk, new, state = _parts(row)
     if chunk < 2:
         return None
@@ -170,18 +178,18 @@ def chunks(row: Row) -> Call | None:
 
 
 def _channels(row: Row) -> tuple[Any, Any]:
-    """Rows of a convolution, a channel of a sequence each, and the bytes that it moves."""
+    """Rows of a convolution, one per channel and sequence, and its bytes."""
     batch, _, *channels = row.shape.shape
     return batch * product(channels), row.read + row.write
 
 
 @kernel_call(*CONVS)
 def conv_update(row: Row) -> Call:
-    """Of one new token."""
+    """The convolution of one new token."""
     return Call(("conv_update", "conv", "stream"), UpdateShape(*_channels(row), new=row.shape.shape[1]))
 
 
 @kernel_call(*CONVS)
 def conv(row: Row) -> Call:
-    """Of any."""
+    """The convolution of any number of tokens."""
     return Call(("conv", "stream"), StreamShape(*_channels(row)))

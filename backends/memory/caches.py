@@ -6,9 +6,10 @@ cache. A policy turns its size into reserved bytes: `CachePolicy` (`exact`), `Pa
 for each sequence, one pool per kind of layer) and `UnifiedCachePolicy` (one pool of equal pages).
 `policy(name)` returns one.
 
-`stage_caches` states the block rule of an engine: each `CacheGroup` is a set of layers whose caches grow
-alike (full, window, chunk, latent, or a state of fixed size), and each `CachePool` holds equal pages for its
-groups. All commands count requests with `StageCaches.needed`; the simulator takes and frees the same pages.
+`stage_caches` states the block rule of an engine. Each `CacheGroup` is a set of layers with equally growing
+caches (full, window, chunk, latent, or a state of fixed size), and each `CachePool` contains equal pages for
+its groups. All commands count requests with `StageCaches.needed`; the simulator allocates and frees the same
+pages.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class CacheState:
 
     @cached_property
     def along(self) -> int | None:
-        """The dimension that grows with the context; None of a state of fixed size."""
+        """The dimension that grows with the context; None for a state of fixed size."""
         return next((i for i, n in enumerate(self.type.shape) if after_step(n) != n), None)
 
     @property
@@ -79,7 +80,9 @@ class CacheState:
 
     @cached_property
     def most(self) -> int | None:
-        """The most rows of one sequence, where the context does not set them; None where it does."""
+        """The largest number of rows of one sequence, if the context does not determine it;
+        otherwise None.
+        """
         match self.rows:
             case Dim(terms=terms) if self.ring:
                 period = max(abs(factor) for _, factor in terms)  # it is full again after this many tokens
@@ -102,7 +105,7 @@ class CachePolicy:
         POLICIES[cls.name] = cls()
 
     def rows(self, state: CacheState) -> Size:
-        """The rows that a state takes of each sequence after the step."""
+        """The rows of each sequence in a state after the step."""
         return state.after(state.rows)
 
     def reserved(self, states: Sequence[CacheState]) -> Size:
@@ -110,7 +113,7 @@ class CachePolicy:
         return sum((state.bytes(self.rows(state)) * state.times for state in states), start=0)
 
     def spilled(self, made: Size, kept: Size) -> Size:
-        """The bytes of keys that a step reads and that do not outlive it; `kept` bytes do."""
+        """The bytes of keys that a step reads and that are freed after it; `kept` bytes remain."""
         return made - kept
 
 
@@ -120,9 +123,9 @@ POLICIES[CachePolicy.name] = CachePolicy()
 class PagedCachePolicy(CachePolicy):
     """Whole pages of tokens for each sequence, and a pool for each kind of layer.
 
-    A window spans one page more than it fills. TensorRT-LLM (a pool for each window, "KV Cache System") and
-    SGLang ("Hybrid Model Memory Pools") do this, and vLLM if layers of all kinds are equally many
-    (`SlidingWindowSpec.max_memory_usage_bytes` of `vllm/v1/kv_cache_interface.py`).
+    A window may span one page more than its tokens fill. TensorRT-LLM (a pool for each window, "KV Cache
+    System") and SGLang ("Hybrid Model Memory Pools") do this, and vLLM if layers of all kinds are equally
+    many (`SlidingWindowSpec.max_memory_usage_bytes` of `vllm/v1/kv_cache_interface.py`).
     """
 
     name = "paged"
@@ -192,12 +195,14 @@ class UnifiedCachePolicy(CachePolicy):
         return total * states[0].sequences
 
     def spilled(self, made: Size, kept: Size) -> Size:
-        """None: all tokens have their place."""
+        """None: all tokens stay in their places."""
         return 0
 
 
 def _group(counts: Collection[int]) -> int:
-    """The layers that share a page number: the number of the rarest kind; of all, if no kind has 25% more."""
+    """The layers that share a page number: the number of layers of the rarest kind; all layers, if no kind
+    has 25% more.
+    """
     least, most = min(counts), max(counts)
     return most if most < 1.25 * least else least
 
@@ -224,7 +229,7 @@ class CacheGroup(NamedTuple):
 
     A block stores `tokens` tokens of one sequence in all these layers, and takes `pages` pages of the pool. A
     window or chunk also retains the last `kept` tokens before those of the step. It frees the blocks that it
-    leaves, so that a decoding sequence has at most `limit` blocks. Both are None if nothing is freed.
+    leaves, so that a decoding sequence has at most `limit` blocks. Both are None if blocks are not freed.
     """
 
     tokens: int
@@ -269,9 +274,9 @@ def pages_needed(
 ) -> Number:
     """The pages with which `sequences` sequences reach `length` tokens without preemption, at any ages.
 
-    All may have their full length, except those in prefill, whose windows have more blocks: the tokens in
-    flight belong to as many whole prompts as possible, and to a part of one. The states of a sequence take
-    `state` pages.
+    All requests may have their full length, except requests in prefill, whose windows have more blocks: the
+    tokens in flight belong to the largest possible number of whole prompts, and to a part of one. The states
+    of a sequence take `state` pages.
     """
     each = pages(groups, length, xp=xp)
     if not in_flight or all(group.kept is None for group in groups):

@@ -34,7 +34,7 @@ from .liveness import cache_states, reserved_bytes, stage_memories
 
 FP32 = 4  # bytes
 CHUNK = 1 << 16  # tokens: longer than the chunk of any model (Llama 4's has 8,192)
-UNLIMITED = 1 << 40  # sequences or tokens, where one takes no memory
+UNLIMITED = 1 << 40  # number of sequences or tokens, if one needs no memory
 
 
 class PeakPoint(NamedTuple):
@@ -53,7 +53,7 @@ FORWARD, SAMPLER, ENCODER = "forward pass", "sampler", "encoder"
 
 
 class KvBudget(NamedTuple):
-    """The memory of one rank of a stage, in bytes: `held` of the `usable` bytes are taken, the rest is for
+    """The memory of one rank of a stage, in bytes: `held` of the `usable` bytes are used, the rest is for
     caches.
 
     `fullest` is the point of a step with the peak of activations.
@@ -68,7 +68,7 @@ class KvBudget(NamedTuple):
 
     @property
     def caches(self) -> float:
-        """Bytes for caches; negative if even the rest does not fit."""
+        """Bytes for caches; negative if the other memory exceeds the usable bytes."""
         return self.usable - self.held
 
 
@@ -90,7 +90,7 @@ def _free(physical: float, share: float, weights: float, activations: float, ove
     return min(physical, held + share * (physical - held)), held
 
 
-# Of physical bytes, the usable share, and the use by weights, activations and overhead.
+# The usable share of the physical bytes, and the use by weights, activations and overhead.
 _RULES: dict[str, Callable[[float, float, float, float, float], Used]] = {
     "physical": _physical,
     "static": _static,
@@ -128,7 +128,7 @@ class KvPool(Record):
 
     @property
     def whole(self) -> bool:
-        """Whether a step takes requests that have more tokens than its budget."""
+        """Whether a step supports requests with more tokens than its budget."""
         return self._budget.whole and not self.max_batched_tokens
 
     @cached_property
@@ -144,7 +144,7 @@ class KvPool(Record):
 
     @cached_property
     def sequences(self) -> int:
-        """Sequences at once; a step that takes fewer tokens takes no more of them."""
+        """Sequences at once, at most the number of tokens of a step."""
         stated = self.max_num_seqs
         if stated and stated > self.tokens:
             asked = f"{self.tokens:,} tokens of a step are fewer than {stated:,} sequences"
@@ -153,7 +153,7 @@ class KvPool(Record):
 
     @cached_property
     def share(self) -> float:
-        """The share that may be used."""
+        """The usable share."""
         if (aside := self.aside) is None:
             return self.utilization or self.rule.utilization or 1.0
         if aside >= self.device.capacity_bytes:
@@ -163,7 +163,7 @@ class KvPool(Record):
 
     @cached_property
     def aside(self) -> float | None:
-        """Bytes that stay free if no share is set; None if one is, or if the rule has one."""
+        """Bytes that stay free if no share is set; None if one is set, or if the rule has no such bytes."""
         if self.utilization is not None or not self.rule.aside:
             return None
         tp, pp = self.program.parallelism.tp, self.program.parallelism.pp
@@ -201,7 +201,7 @@ class KvPool(Record):
 
     @property
     def in_flight(self) -> int:
-        """Tokens of a rank that are scheduled and not yet computed, at most."""
+        """The most tokens of a rank that are scheduled and not yet computed."""
         return self.caches[0].rule.steps * self.tokens
 
     @cached_property
@@ -273,7 +273,7 @@ class KvPool(Record):
 
     @property
     def at_once(self) -> int:
-        """The most sequences at once of all data-parallel ranks: as stated, else any number."""
+        """The most sequences at once of all data-parallel ranks: as stated, otherwise unlimited."""
         return UNLIMITED if self.max_num_seqs is None else self.max_num_seqs * self.program.parallelism.dp
 
 
@@ -326,7 +326,7 @@ def peak_cache_bytes(size: Size, sequences: int, last: int) -> float:
 
 
 def largest_fit(fits: Callable[[int], bool]) -> int:
-    """The largest number that fits, up to 2⁴⁰; 0 if 1 does not fit. All smaller numbers must fit too."""
+    """The largest number that fits, up to 2⁴⁰; 0 if 1 does not fit. All smaller numbers must fit, too."""
     low, high = 0, 1
     while high < UNLIMITED and fits(high):
         low, high = high, 2 * high
@@ -367,7 +367,9 @@ def _steps(pool: KvPool, stage: int, sequences: int) -> dict[PeakPoint, float]:
     if stage == len(program.entries) - 1:
         copies = sequences * (head.logit_bytes + FP32 * rule.sampler)
         rows = min(sequences, pool.device.multiprocessors or 0) * FP32 * rule.vocabularies
-        sampled = 2 * sequences * head.hidden * head.hidden_bytes  # chosen of all, and given to the head
+        sampled = (
+            2 * sequences * head.hidden * head.hidden_bytes
+        )  # tokens that are selected, and tokens that lm_head processes
         work = rule.experts * _workspace(program, stage, at)
         made = (copies + rows) * head.vocabulary + hidden + sampled + work
         found[PeakPoint(SAMPLER, sequences, "sequences")] = made + kept
@@ -438,7 +440,7 @@ class MemoryBreakdown(Figures, Result):
     least 0. They store `kv_tokens` tokens in whole blocks, None if tokens take none, and `max_requests`
     requests of `request_tokens` at once; `keeps_all` means that caches retain all tokens. `max_concurrency`
     is the value in vLLM's log, None without an engine. `overhead_bytes` include `graph_bytes` for CUDA
-    graphs. Without an engine, activations are those of all requests prefilled in one step.
+    graphs. Without an engine, activations are those of a single prefill step with all requests.
     """
 
     model: str

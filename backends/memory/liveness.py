@@ -3,10 +3,11 @@
 Weights and caches are resident. Every other value lives from its producer to its last user. The peak is taken
 at each op with its operands, results and workspace alive. An op that writes in place (`Op.aliases`) reuses
 the memory of an operand without later users. The first, middle and last iterations of a `repeat` differ in
-which inputs of the body may be freed inside; equal iterations are walked once.
+the inputs of the body that may be freed inside; equal iterations are evaluated once.
 
-Liveness depends on the ops and on which sizes are equal, not on their values: a schedule is walked once with
-symbols for sizes (`Lifetimes`), for all meshes and dtypes. `stage_memories` returns the memory of each stage.
+Liveness depends on the ops and on which sizes are equal, not on their values: a schedule is evaluated once
+with symbols for sizes (`Lifetimes`), for all meshes and dtypes. `stage_memories` returns the memory of each
+stage.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class LivenessPoint(NamedTuple):
 
     @property
     def held(self) -> tuple[Allocation, ...]:
-        """All that is alive."""
+        """All live pieces."""
         if self.inside is None:
             return self.outside
         name, moment = self.inside
@@ -80,7 +81,7 @@ def _expanded(steps: Iterable[Step]) -> Iterator[LivenessPoint]:
 
 @lru_cache(maxsize=1024)
 def _largest(sizes: tuple[Size, ...]) -> tuple[Size, ...]:
-    """Sizes without those that another is never below."""
+    """Sizes without those that are never above another one."""
     kept: list[Size] = []
     for size in sizes:
         if not any(at_most(size, k) for k in kept):
@@ -91,7 +92,7 @@ def _largest(sizes: tuple[Size, ...]) -> tuple[Size, ...]:
 class _Sizes(NamedTuple):
     """The bytes of a graph's values on one rank, the retained part of them, and workspaces of ops.
 
-    A cache policy does not retain all rows of a cache that are read now.
+    A cache policy does not retain all rows of a cache that this step reads.
     """
 
     values: dict[Value, Size]
@@ -131,11 +132,11 @@ def _bytes(graph: Graph, mesh: Mesh, by: CachePolicy) -> _Bytes:
 
 
 class _Schedule:
-    """A graph with its bodies, with symbols for sizes; equal to all schedules that are walked equally."""
+    """A graph with its bodies, with symbols for sizes; equal for all schedules with equal structure."""
 
     def __init__(self, program: Program, graph: Graph, by: CachePolicy) -> None:
         self.program, self.graph, self.by = program, graph, by
-        self.numbers: dict[Size, int] = {}  # of sizes, by number of the symbol
+        self.numbers: dict[Size, int] = {}  # sizes by number of the symbol
         self.sizes: dict[Graph, _Sizes] = {}
         key: list[object] = []
         self._add(graph, key)
@@ -149,7 +150,7 @@ class _Schedule:
         return isinstance(other, _Schedule) and self.key == other.key
 
     def _symbol(self, size: Size, key: list[object]) -> Size:
-        """The symbol of a size, 0 for none."""
+        """The symbol of a size; 0 for size 0."""
         number = self.numbers.setdefault(size, len(self.numbers)) if size else -1
         key.append(number)
         return _symbol(number) if size else 0
@@ -176,7 +177,7 @@ class _Schedule:
         return [node.values[0] in used for node in body.inputs]
 
     def needs(self, node: Node) -> Sequence[Value]:
-        """The operands that a node needs; of a `repeat`, those that its body reads."""
+        """The operands that a node needs; for a `repeat`, those that its body reads."""
         if not (loop := node.op.loop):
             return node.operands
         return [v for v, read in zip(node.operands, self.reads(loop.body), strict=True) if read]
@@ -205,7 +206,7 @@ class Lifetimes:
 
     @cached_property
     def sizes(self) -> tuple[Size, ...]:
-        """The moments' sizes, without most of those that another is never below."""
+        """The sizes of moments, without most of those that are never above another one."""
         return tuple(dict.fromkeys(map(self._size, self._peaks)))
 
     def _real(self, moment: LivenessPoint) -> LivenessPoint:
@@ -221,7 +222,7 @@ class Lifetimes:
 
 
 def _sizes(steps: Iterable[Step]) -> tuple[Size, ...]:
-    """The sizes of moments, without those that another is never below."""
+    """The sizes of moments, without those that are never above another one."""
     found: dict[Size, None] = {}
     for step in steps:
         if isinstance(step, LivenessPoint):
@@ -258,7 +259,7 @@ class _ReleasableInput(NamedTuple):
 
 
 class _Bodies:
-    """The walks of the bodies of a schedule, shared by equal ones."""
+    """The evaluations of the bodies of a schedule, shared by equal bodies."""
 
     def __init__(self, schedule: _Schedule) -> None:
         self.schedule = schedule
@@ -267,7 +268,7 @@ class _Bodies:
     def walk(
         self, body: Graph, owned: Mapping[str, Allocation | None], wanted: Sequence[Value]
     ) -> _ScheduleWalk:
-        """The walk of a body; `owned` are inputs that may be freed, each with its piece.
+        """The evaluation of a body; `owned` are inputs that may be freed, each with its piece.
 
         None means a separate piece.
         """
@@ -302,7 +303,7 @@ class _ScheduleWalk:
         self.live: dict[Value, Allocation] = {}  # by the value for which a piece was allocated
         self.total: Size = 0
         self.home: dict[Value, Value] = {}  # value -> the value with its piece
-        self.last: dict[Value, int] = {}  # piece -> position of its last use; outputs are never let go
+        self.last: dict[Value, int] = {}  # piece -> position of its last use; outputs are never freed
         self.uses = self._uses()
         if given is None:
             given = [_ReleasableInput(n.name, n.name, self.sizes.values[n.values[0]]) for n in graph.inputs]
@@ -323,7 +324,7 @@ class _ScheduleWalk:
 
     @cached_property
     def peaks(self) -> tuple[Size, ...]:
-        """The sizes of its moments, without those that another is never below."""
+        """The sizes of its moments, without those that are never above another one."""
         return _sizes(self.steps)
 
     def _uses(self) -> dict[Value, int]:
@@ -378,10 +379,10 @@ class _ScheduleWalk:
         taken = zip(body.inputs, node.operands, self.schedule.reads(loop.body), strict=True)
         pieces = {i.name: p for i, v, read in taken if read and (p := self.home.get(v)) in dying}
         kept = {p for n, p in pieces.items() if n not in carried}  # until the last iteration
-        given = {n: p for n, p in pieces.items() if p not in kept}  # let go in the first
+        given = {n: p for n, p in pieces.items() if p not in kept}  # freed in the first iteration
         pairs = list(zip(body.outputs, node.values, strict=True))
         back = [v for v, _ in pairs[: loop.carried]]
-        handed = [v for v, ours in pairs[loop.carried :] if ours in self.uses]  # by the last iteration
+        handed = [v for v, ours in pairs[loop.carried :] if ours in self.uses]  # freed by the last iteration
         for first, last in _iterations(loop.times):
             ours = pieces if last else given if first else {}
             fresh = {} if first else dict.fromkeys(carried)  # the last iteration's

@@ -26,7 +26,7 @@ from .liveness import reserved_bytes
 class CacheTransfer(Result):
     """The caches of `batch` sequences of `prompt` tokens: total `bytes`, and the bytes of each rank.
 
-    `rank_bytes` are those of the fullest of `ranks`, which determines `time_s`.
+    `rank_bytes` are the bytes of the fullest of `ranks`, which determines `time_s`.
     """
 
     model: str
@@ -40,7 +40,7 @@ class CacheTransfer(Result):
 
     @property
     def time_s(self) -> float:
-        """Seconds, one way."""
+        """Seconds in one direction."""
         return float(self.channel.seconds(self.rank_bytes))
 
     def to_dict(self) -> dict[str, Any]:

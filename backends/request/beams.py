@@ -35,7 +35,7 @@ _ENGINE_NOTES = {"vllm": ("vllm makes a request of each beam's next token: of th
 
 
 def check_beams(job: Workload) -> None:
-    """`InputError` for a workload that no beams can be of."""
+    """`InputError` for a workload that does not support beams."""
     if type(job) is not Workload:
         raise InputError("beams: of a batch of requests; drafts and a closed loop of users have none")
     if job.generate == 1:
@@ -86,7 +86,9 @@ class BeamStep(Report):
 
 @dataclass(frozen=True, eq=False)
 class BeamPool(KvPool):
-    """An engine's caches where `width` sequences of a request share what they have of its first tokens."""
+    """The caches of an engine in which the `width` sequences of a request share the cache of its first
+    tokens.
+    """
 
     width: int = 1
     shared: int = 0
@@ -100,7 +102,7 @@ class BeamPool(KvPool):
         return tuple(all_ - twice for all_, twice in zip(apart, again, strict=True))
 
     def short(self, sequences: int) -> float:
-        """Missing bytes for `sequences` requests; each takes part in sampling `width` times."""
+        """Missing bytes for `sequences` requests; each counts `width` times in sampling."""
         each = -(-sequences * self.width * self.program.micro_batches // self.program.parallelism.dp)
         rooms = self.rooms(self.max_num_seqs or max(self.sequences, each))
         held = self.held(sequences, self.length)
@@ -108,7 +110,7 @@ class BeamPool(KvPool):
 
     @property
     def at_once(self) -> int:
-        """The most requests at once."""
+        """The largest number of requests at once."""
         return super().at_once // self.width
 
 

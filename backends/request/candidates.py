@@ -25,7 +25,7 @@ from llmir.ir.core.program import Program
 
 from .workload import LONGEST
 
-_CONTEXTS = 1 << 14  # decode steps evaluated at once, for all candidates
+_CONTEXTS = 1 << 14  # number of decode steps that are evaluated at once, for all candidates
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class Candidates(Immutable):
         return RequestBatch(read.time_s, tpot, read.time_s + decoding, peak)
 
     def _decoding(self, batch: Array, contexts: range) -> Array:
-        """Seconds of the steps of decode at these contexts."""
+        """Seconds of the decode steps at these contexts."""
         total: Any = 0.0
         for i in range(0, len(contexts), _CONTEXTS):
             some = np.array(contexts[i : i + _CONTEXTS])
@@ -166,7 +166,7 @@ class Candidates(Immutable):
         return self._plans[key]
 
     def _at(self, step: tuple[Any, Any, Any]) -> tuple[BatchPoints, tuple[StepEvaluator, ...]]:
-        """The points, with at least one axis, and the programs that run there."""
+        """The points, with at least one axis, and the programs that run at these points."""
         grid_shape([step])
         batch, new, context = step
         step = np.atleast_1d(batch), new, context
@@ -178,7 +178,7 @@ class Candidates(Immutable):
         return BatchPoints(self._stages[key], {m: binding(m, *step) for m in parts}), plans
 
     def _room(self, plans: tuple[StepEvaluator, ...]) -> BatchMemory:
-        """The memory of the programs that run there."""
+        """The memory of the programs that run at these points."""
         key = tuple(map(id, plans))
         if key not in self._rooms:
             self._rooms[key] = BatchMemory(plans)
@@ -192,7 +192,7 @@ class Candidates(Immutable):
                 yield self._plan(runs, sizes)
 
     def _all(self, figures: Array) -> Array:
-        """With rows of NaN for those that are refused."""
+        """Rejected programs have rows of NaN."""
         if not self.refused:
             return figures
         found = np.full((len(self), *figures.shape[1:]), np.nan)

@@ -38,7 +38,7 @@ from .workload import REQUESTS, ChunkSteps, Workload, prefill_chunks
 
 _HALVINGS = 60
 # Mean error of TTFT beyond that of the prefill step (queues, HTTP, tokenization, bursts): with it, 65% of 96
-# closed loops of 2026 lie within ± and 96% within 2 ± (docs/dev/runs.md).
+# closed loops of 2026 are within ± and 96% within 2 ± (docs/dev/runs.md).
 SERVER_TTFT_ERROR = 0.3
 
 
@@ -46,8 +46,7 @@ class LoopLane(NamedTuple):
     """A lane of a closed loop: `decoding` requests on average, while `begin` prompts start per step.
 
     One prompt fills `service` steps, and prompts fill a share `busy` of all steps. A `share` of the steps
-    contains prefill. `reading` is the number of steps in which a prompt is in prefill or waits for earlier
-    ones.
+    contains prefill. `reading` is the number of steps of a prompt in prefill or waiting for earlier prompts.
     """
 
     decoding: float
@@ -71,10 +70,10 @@ def lane_state(users: float, later: int, new: int, budget: int | None) -> LoopLa
     """The steady state of `users` users, with `new` prompt tokens and `later` output tokens after the first.
 
     A request arrives during a step, and its prefill starts in the next step at the earliest. `budget` is the
-    number of tokens per step, of which each decode takes one; without a budget, a step prefills all prompts
+    number of tokens per step, including one for each decode; without a budget, a step prefills all prompts
     that have arrived.
     """
-    # Decodes and the prompts that come for them fill a step at most: n + n · P / (G − 1) = budget.
+    # Decodes and the prompts that arrive for them fill a step at most: n + n · P / (G − 1) = budget.
     low, high = 0.0, min(users, budget * later / (later + new)) if budget else users
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
@@ -91,8 +90,8 @@ def _flow(decoding: float, users: float, later: int, new: int, budget: int | Non
     The queue is empty with probability (1 − ρ)^c: 1 − ρ as for any queue with c = 1, Poisson's value for c →
     ∞. More than x prompts are ahead with probability ρ exp(−2x (x / N + 1 − ρ)), as for N periodic streams of
     equal service times (Roberts and Virtamo 1991), here the N other users. For many users the mean is
-    Pollaczek's ρ / 2 (1 − ρ). If another prompt follows, a prompt that takes several steps shares its last
-    step with it.
+    Pollaczek's ρ / 2 (1 − ρ). If another prompt follows, the last step of a long prompt also contains tokens
+    of the next prompt.
     """
     begin = decoding / later
     if budget is None:
@@ -111,10 +110,11 @@ def _flow(decoding: float, users: float, later: int, new: int, budget: int | Non
 
 
 def in_flight(job: Workload, chunk: int | None) -> int:
-    """The number of requests of a closed loop, of all ages, that memory and engine allow at once.
+    """The number of requests of a closed loop, with any number of generated tokens, that memory and engine
+    allow at once.
 
-    Requests count with their mean length. Prompts are prefilled one by one, or in chunks next to the caches
-    of the others. InputError if not even one fits.
+    Requests count with their mean length. Prompts are prefilled one by one, or in chunks, while the other
+    caches stay allocated. InputError if not even one fits.
     """
     return min(fitting_requests(mean_request(job, chunk)), concurrent_sequences(job))
 
@@ -143,7 +143,7 @@ def fitting_requests(one: Workload, batch: int = 0) -> int:
 
 
 def static_batch_time(job: Callable[[int], Workload], batch: int, within: int) -> float:
-    """Seconds until a static batch is done: `within` at once, one wave after another, then the rest."""
+    """Seconds until a static batch is complete: waves of `within` requests, then the rest."""
     whole, rest = divmod(batch, within)
     return whole * (job(within).e2e_s if whole else 0.0) + (job(rest).e2e_s if rest else 0.0)
 
@@ -176,7 +176,8 @@ class LoopStep(NamedTuple):
 class LoopState(NamedTuple):
     """The steady state of a loop: the mean number of decoding requests, and the steps per token.
 
-    The steps, times their shares, add up to the time per token; without a second token there are none.
+    The sum of the steps, weighted by their shares, is the time per token; without a second token there are
+    none.
     """
 
     decoding: float
@@ -243,7 +244,7 @@ class ClosedLoop(Record):
 
     @cached_property
     def scheduler(self) -> Scheduler:
-        """The engine's, or one that mixes where none is known."""
+        """The engine's scheduler; without a known one, mixed steps."""
         runs = self.job.prefill.plan.model.runs
         return (runs and runs.section(Scheduler)) or Scheduler()
 
@@ -254,8 +255,8 @@ class ClosedLoop(Record):
 
     @cached_property
     def max_in_flight(self) -> int:
-        """The number of requests that fit in memory: of all ages, or of equal age for an engine with whole
-        batches.
+        """The number of requests that fit in memory: with any number of generated tokens, or all with equal
+        numbers for an engine with static batches.
         """
         return fitting_requests(self.job) if self.whole else in_flight(self.job, self.chunk)
 
@@ -269,7 +270,7 @@ class ClosedLoop(Record):
 
     @property
     def whole(self) -> bool:
-        """Whether the engine takes whole batches, all as old."""
+        """Whether the engine runs static batches, in which all requests have equal numbers of tokens."""
         return self.chunk is None and not self.scheduler.mixes
 
     @property
@@ -311,7 +312,7 @@ class ClosedLoop(Record):
 
     @property
     def output_tokens_per_s(self) -> float:
-        """Tokens that all requests get in a second."""
+        """Output tokens per second of all requests."""
         return self.figures.output_tokens_per_s
 
     @property
@@ -349,7 +350,7 @@ class ClosedLoop(Record):
 
     @property
     def ttft_error(self) -> float | None:
-        """The mean relative error of TTFT: that of the step that reads a prompt, and of all around it."""
+        """The mean relative error of TTFT, from the prefill step and from the other parts of TTFT."""
         read_error = self.job.prefill.error
         return None if read_error is None else math.hypot(float(read_error), SERVER_TTFT_ERROR)
 
@@ -409,7 +410,7 @@ class ClosedLoop(Record):
         return Report(self.job.program, self.job.device, **at, model=self.job.model)
 
     def read(self, decoding: int, chunk: ChunkSteps) -> Report:
-        """A step with a prefill chunk and `decoding` decodes, which may be none."""
+        """A step with a prefill chunk and `decoding` decodes, possibly none."""
         if decoding:
             return self.step(decoding, chunk)
         at: dict[str, Any] = {"batch": chunk.prompts, "new": chunk.new, "context": chunk.cached}
@@ -447,7 +448,7 @@ class ClosedLoop(Record):
     def _mixed(self, users: float) -> LoopState:
         """The state for an engine that mixes prefill chunks with decodes.
 
-        A token meets the prompts of a loop with one user fewer, and those of all other ranks.
+        A token waits for the prompts of a loop with one user fewer, and for those of all other ranks.
         """
         later, new = self.job.generate - 1, self.job.length - self.job.cached
         own = lane_state(users, later, new, self.chunk)
@@ -531,14 +532,14 @@ class ClosedLoopWorkload(Workload):
 
     @cached_property
     def loop(self) -> ClosedLoop:
-        """The closed loop with as many users as the batch has requests."""
+        """The closed loop with one user for each request of the batch."""
         own = {f.name: getattr(self, f.name) for f in fields(Workload)}
         job = Workload(**own | {"batch": self.program.micro_batches})
         return ClosedLoop(job, self.batch, self.lengths, self.simulate)
 
     @cached_property
     def most(self) -> ClosedLoop | None:
-        """The loop with the most users within `max_tpot_s`; None if no user is."""
+        """The loop with the most users within `max_tpot_s`; None if one user already exceeds it."""
         if self.max_tpot_s is None or not (users := self.loop.most(self.max_tpot_s)):
             return None
         return replace(self.loop, concurrency=users)

@@ -2,7 +2,7 @@
 
 `largest_load` is the entry point. For each limit alone, bisection finds the largest number that it allows;
 this is exact if the limited value never decreases as the number grows. Bisection over all limits together
-gives the answer, which meets all limits while one more does not (`CapacityAnswer`).
+computes the answer, which meets all limits while the next number does not (`CapacityAnswer`).
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ PREFILL, DECODE, BOTH = "prefill", "decode", "both"
 class CapacityLimit(NamedTuple):
     """The largest number that a limit allows, and its use at the answer.
 
-    `most` is the largest answer under this limit alone, None without bound. At the answer (or at one, if not
-    even one is allowed), `used` of `allowed` is used, where None means no limit; one more takes `more`. A
-    limit that is not `hard` only costs time beyond it, because prefill takes more steps.
+    `most` is the largest answer under this limit alone; None if it is unbounded. At the answer (or at the
+    smallest number, if there is none), `used` of `allowed` is used, where None means no limit; the next
+    number adds `more`. A limit that is not `hard` only costs time beyond it, because prefill takes more
+    steps.
     """
 
     name: str
@@ -79,7 +80,7 @@ class CapacityAnswer(Figures):
 
     @property
     def binding(self) -> CapacityLimit | None:
-        """The limit that allows least; None where nothing limits."""
+        """The limit with the smallest answer; None without a limit."""
         return _nearest_limit(self.limits)
 
     def of(self, phase: str) -> CapacityLimit | None:
@@ -182,7 +183,7 @@ def largest_load(
 
 
 def largest_meeting(meets: Callable[[int], bool], cap: int) -> int:
-    """Find a number that meets a condition while the next one does not, from 0 for none to `cap`.
+    """Find the largest number from 0 (none) to `cap` that meets a condition, by bisection.
 
     The search doubles and then bisects. If all smaller numbers also meet the condition, the result is the
     largest one.
@@ -217,7 +218,8 @@ def _limits(
         return lambda n: measure.meets(number(n))
 
     hard = [measure for measure in measures if measure.hard]
-    # Memory and the engine's limits come last and are quick: where they refuse, no time is estimated.
+    # Memory and the engine's limits are evaluated first and are fast: if they are exceeded, no time is
+    # estimated.
     found = largest_meeting(lambda n: all(measure.meets(number(n)) for measure in reversed(hard)), cap)
     here, more = number(max(found, 1)), number(max(found, 1) + 1)
     limits = []
@@ -300,7 +302,7 @@ def _context(job: Workload, max_ttft_s: float | None, max_tpot_s: float | None) 
         try:
             longest = job.max_model_len and max(job.max_model_len, n)
             return replace(job, prompt=n - job.generate, max_model_len=longest, chunked_prefill=None)
-        except InputError:  # such prompts leave no memory for a step
+        except InputError:  # these prompts leave no memory for a step
             return None
 
     def figure(of_job: Callable[[Workload], float | None]) -> Callable[[int], float]:
@@ -334,14 +336,14 @@ def _requests(
     simulate: LoopSimulator | None,
     lengths: str,
 ) -> CapacityAnswer:
-    """Users in a closed loop; prompts are prefilled next to decodes of others.
+    """Users in a closed loop; prompts are prefilled during decodes of other requests.
 
     Memory covers all requests at full length, so that none is preempted.
     """
     step = job.program.micro_batches
     alone = ClosedLoop(replace(job, batch=step), step, lengths, simulate)
     memory = CapacityMeasure("memory", BOTH, "bytes", job.peak_bytes, lambda n: job.capacity_bytes)
-    if not job.max_batch:  # nothing runs, so that no user has a time
+    if not job.max_batch:  # no request runs, so there are no times
         _, limits = _limits([memory], MANY, step, 0)
         return _answer("requests", 0, step, step, limits, alone.job)
 
@@ -360,7 +362,7 @@ def _requests(
 def _answer(
     what: str, found: int, at: int, step: int, limits: tuple[CapacityLimit, ...], of: Workload | ClosedLoop
 ) -> CapacityAnswer:
-    """With the times and rates of a batch, or of users."""
+    """The answer with the times and rates of a batch, or of users."""
     rate = of.busy_output_tokens_per_s if isinstance(of, Workload) else of.output_tokens_per_s
     job = of if isinstance(of, Workload) else of.job
     used = operating_cost(job.device, job.program.devices, rate)

@@ -46,8 +46,8 @@ from .workload import Workload
 TYPICAL_LENGTHS = (
     2048,
     128,
-)  # prompt and output tokens for a lookup of the engine's memory, which is equal for all others
-_MANY = 1 << 20  # sequences at which a sampler needs more memory than a forward pass
+)  # prompt and output tokens for a lookup of the engine's memory, which is equal for all lengths
+_MANY = 1 << 20  # number of sequences from which a sampler needs more memory than a forward pass
 
 
 class TimeBasis(NamedTuple):
@@ -109,12 +109,12 @@ class PhaseFunctions:
 
     @property
     def functions(self) -> tuple[Function, ...]:
-        """All of them."""
+        """All functions."""
         return self.early, self.late, self.figures, self.memory
 
     @property
     def added(self) -> tuple[tuple[str, int, int], ...]:
-        """The rows that an engine adds: the name, the stage, and where `parts` has its seconds."""
+        """The rows that an engine adds: the name, the stage, and the position of its seconds in `parts`."""
         first, depth = StepSeconds._fields.index("engine_cpu"), self.plan.depth
         return tuple(
             (OVERHEAD_ROWS[part], stage, (first + Overhead._fields.index(part)) * depth + stage)
@@ -237,7 +237,7 @@ class PortableRequests:
     def counted(self) -> Function | None:
         """The bytes by which an engine counts the tokens of each stage; None if all stages have equal memory.
 
-        With a different memory size, another stage may be full first, and its share then counts.
+        With a different memory size, another stage may be full first; then its share counts.
         """
         pool = self.pool
         if pool is None or pool.rule.rule != "free" or len(self.program.entries) == 1:
@@ -248,7 +248,7 @@ class PortableRequests:
 
     @cached_property
     def falls(self) -> bool:
-        """Whether caches may shrink with one more token; those of an engine never do."""
+        """Whether caches may shrink with one more token; caches of an engine never do."""
         sizes = reserved_bytes(self.program.phase("decode"), policy(self.cache_policy))
         return not self.pool and any(map(may_decrease, sizes))
 
@@ -320,7 +320,9 @@ class PortableOp(NamedTuple):
 
 
 class PortableSteps:
-    """Steps of one program as functions of `B`, `T` and `C`: the whole, and of ops the times and amounts."""
+    """Steps of one program as functions of `B`, `T` and `C`: totals of the step, and times and amounts of
+    each op.
+    """
 
     def __init__(self, steps: StepEvaluator, ideal: StepEvaluator) -> None:
         tape, at = record_tape()

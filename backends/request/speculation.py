@@ -1,8 +1,8 @@
-"""Speculative decoding: tokens are drafted, and a step verifies several of them at once.
+"""Speculative decoding: drafts are generated, and a step verifies several of them at once.
 
-`accepted_tokens` is the mean number of tokens of a step, `SpeculativeWorkload` a workload decoded in this
-way (`speculative_workload` makes it). `check_drafts` and `check_verification` reject what cannot be
-combined.
+`accepted_tokens` is the mean number of tokens of a step. `SpeculativeWorkload` is a workload with speculative
+decoding, and `speculative_workload` builds it. `check_drafts` and `check_verification` reject impossible
+combinations.
 """
 
 from __future__ import annotations
@@ -22,15 +22,13 @@ from llmir.ir.core.program import Program
 
 from .workload import _STEPS, ChunkSteps, PrefillTimes, Workload, prefill_times
 
-MOST = 64  # drafted tokens of a step: beyond, hardly any is right
+MOST = 64  # largest number of drafts of a step; more are hardly ever accepted
 MODEL, LAYER, LOOKUP = "model", "layer", "lookup"  # kinds of drafters
-PADDED = (
-    128  # ids by which vocabularies of one tokenizer may differ (llama.cpp, SPEC_VOCAB_MAX_SIZE_DIFFERENCE)
-)
+PADDED = 128  # token ids by which equal vocabularies may differ (llama.cpp, SPEC_VOCAB_MAX_SIZE_DIFFERENCE)
 EQUAL = {
     "vllm": "vllm/config/speculative.py, verify_equal_vocab_size_if_draft_model"
 }  # engines that require equal vocabularies
-_SAMPLE_TOKENS = 4096  # tokens at which caches of two programs are compared
+_SAMPLE_TOKENS = 4096  # context in tokens for a comparison of the caches of two programs
 
 
 def accepted_tokens(draft_tokens: int, acceptance: float) -> float:
@@ -91,7 +89,7 @@ def _vocabulary(program: Program) -> int:
 
 
 def draft_program(program: Program, drafter: Program | None) -> Program | None:
-    """The drafting program: a model, or the phase `draft` of the program; None if nothing drafts.
+    """The drafting program: a model, or the phase `draft` of the program; None if drafts are free.
 
     It prefills each prompt in the same steps as the model, to fill its cache.
     """
@@ -99,7 +97,7 @@ def draft_program(program: Program, drafter: Program | None) -> Program | None:
 
 
 def draft_kind(program: Program, drafter: Program | None) -> str:
-    """Which kind of thing drafts: a model, the program's own layer, or a look into the prompt."""
+    """The kind of drafter: a model, the program's own layer, or prompt lookup."""
     if draft_program(program, drafter) is None:
         return LOOKUP
     return LAYER if drafter is None else MODEL
@@ -116,9 +114,9 @@ def _draft_bytes(job: Workload, draft: Program) -> int:
 class SpeculativeWorkload(Workload):
     """A batch of requests with speculative decoding: a step verifies `draft_tokens` of each request.
 
-    `verify` is the program with logits at all positions. A `drafter`, which may be another model, drafts
-    tokens in sequence. The default drafter is the draft layer of a program loaded with `draft`; without one,
-    drafts are free, like n-grams from the prompt. The drafter prefills the prompts too, after the model in
+    `verify` is the program with logits at all positions. A `drafter`, which may be another model, generates
+    drafts in sequence. The default drafter is the draft layer of a program loaded with `draft`; without one,
+    drafts are free, like n-grams from the prompt. The drafter also prefills the prompts, after the model in
     each step. A draft is accepted with probability `acceptance`, independently of others. The memory of the
     drafter reduces the memory for caches (`reserve_bytes`).
     """
@@ -140,12 +138,12 @@ class SpeculativeWorkload(Workload):
 
     @cached_property
     def draft(self) -> Report | None:
-        """A step that drafts, as late; None where drafts cost nothing."""
+        """A draft step at this position; None if drafts are free."""
         return self._draft(self.batch, 1, self.length + self.generate - 2)
 
     @property
     def drafted_s(self) -> float:
-        """Seconds of all drafts of a step, the last one's."""
+        """Seconds of all drafts of a step, from those of the last draft."""
         return self.draft_tokens * float(self.draft.period_s) if self.draft else 0.0
 
     @cached_property
@@ -186,7 +184,7 @@ class SpeculativeWorkload(Workload):
 
     @cached_property
     def _decoding(self) -> tuple[float, float]:
-        """Sums over all tokens after the first of their part of a step and of the drafts before it."""
+        """Sums over all tokens after the first: their parts of a step, and of the drafts before it."""
         period = interval = 0.0
         tokens = range(self.length, self.length + self.generate - 1)
         for i in range(0, len(tokens), _STEPS):

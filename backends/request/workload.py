@@ -1,8 +1,8 @@
 """`Workload`: a batch of requests, from prefill to the decode step of the last token.
 
-Order of the file: the steps of a prefill within a token budget (`prefill_chunks`, `prefill_times`), the
-steps that hold most memory if no engine rule is known (`peak_bytes`), cost in dollars and energy
-(`CostBreakdown`), the JSON document (`workload_document`), and `Workload`, the entry point.
+Order of the file: the steps of a prefill within a token budget (`prefill_chunks`, `prefill_times`); the steps
+with the most memory if no engine rule is known (`peak_bytes`); cost in dollars and energy (`CostBreakdown`);
+the JSON document (`workload_document`); and `Workload`, the entry point.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ ALL = "all"  # tokens of a step without limit, as users write it
 
 
 class ChunkSteps(NamedTuple):
-    """Steps that each read `new` tokens of `prompts`, after those that are `cached`.
+    """Steps that each prefill `new` tokens of `prompts` prompts, after `cached` tokens.
 
-    `cached` is an array where a step reads on where the last one ended. All of them run `times`.
+    `cached` is an array if steps continue each other. The whole sequence runs `times` times.
     """
 
     prompts: int
@@ -114,7 +114,7 @@ def _groups(prompts: int, most: int) -> Iterator[tuple[int, int]]:
 
 
 def largest_chunk(steps: Sequence[ChunkSteps]) -> ChunkSteps:
-    """The step of most tokens, of equal ones the last."""
+    """The step with the most tokens; the last of equal ones."""
     return max(steps, key=lambda chunk: (chunk.prompts * chunk.new, chunk.last))
 
 
@@ -210,7 +210,7 @@ class CostBreakdown(NamedTuple):
     """The cost of prompt tokens in prefill (`input`), of output tokens after the first, and of all per token.
 
     `answers` includes prompts: it is per output token, or per image for models with image inputs only. None
-    if there are no tokens of a kind. Other batches like this one keep all pipeline stages busy.
+    without tokens of a kind. Other batches like this one keep all pipeline stages busy.
     """
 
     input: OperatingCost | None
@@ -302,8 +302,8 @@ def workload_document(job: Workload, phases: Mapping[str, Report | None]) -> dic
 
 LONGEST = 10_000_000  # tokens: more than any model's context
 REQUESTS = 1_000_000_000  # requests: more than any server runs, and cache bytes remain exact integers
-_STEPS = 1 << 20  # decode steps evaluated at once
-PLAIN = 0.9  # the share of memory that may be used where no engine has a rule for it
+_STEPS = 1 << 20  # number of decode steps that are evaluated at once
+PLAIN = 0.9  # the usable share of memory without a rule of an engine
 
 
 def _between(least: float, most: float, *, default: Any = MISSING, **more: Any) -> Any:
@@ -315,11 +315,11 @@ class Workload(Record, Result, PageExport):
     """`batch` requests together, each with `prompt` input tokens (plus image tokens) and `generate` output
     tokens.
 
-    The first `cached` tokens of each prompt are in the prefix cache. Prefill processes the others in steps of
-    `chunk` tokens on each data-parallel rank, and yields token 1. `prefill` is the largest of its steps, and
-    the last of equal ones. The default chunk is the `budget` of the engine. Without an engine, or with
-    `chunk` "all", one step processes all prompts. Decode step i = 1 … generate−1 has length + i − 1 tokens
-    cached; `decode` is the last one, or None with a single output token.
+    The first `cached` tokens of each prompt are in the prefix cache. Prefill processes the other tokens in
+    steps of `chunk` tokens on each data-parallel rank, and yields token 1. `prefill` is the largest of its
+    steps, and the last of equal ones. The default chunk is the `budget` of the engine. Without an engine, or
+    with `chunk` "all", one step processes all prompts. Decode step i = 1 … generate−1 has length + i − 1
+    tokens cached; `decode` is the last one, or None with a single output token.
 
     The engine's rule sets the usable memory (`memory/kv_capacity.py`). Without an engine it is the share
     `memory_utilization` of the device, by default 0.9. `reserve_bytes` are subtracted. `cache_policy` is the
@@ -413,7 +413,7 @@ class Workload(Record, Result, PageExport):
         """The smallest number of images in the prompt: one image of n × n patches gives at most n · (n + 1)
         tokens.
 
-        These are its rows, each followed by one token. Crops of a large image count as images.
+        These are the rows of an image, each followed by one token. Crops of a large image count as images.
         """
         if not self.program.image_tokens:
             return 0
@@ -422,7 +422,7 @@ class Workload(Record, Result, PageExport):
 
     @cached_property
     def encode(self) -> Report | None:
-        """The step that encodes the images of all prompts, before prefill; None where there are none."""
+        """The step that encodes the images of all prompts, before prefill; None without images."""
         if self.program.patches:
             return self._step(1, 0)
         if not self.images:
@@ -441,7 +441,7 @@ class Workload(Record, Result, PageExport):
 
     @property
     def is_longer_than_step(self) -> bool:
-        """Whether a prompt has more tokens to read than a step."""
+        """Whether a prompt has more tokens than a prefill step."""
         return self.budget is not None and self.length - self.cached > self.budget
 
     @property
@@ -495,13 +495,13 @@ class Workload(Record, Result, PageExport):
         return self.prefill if same else self._step(step.new, step.context, int(step.batch))
 
     def _read(self, chunk: ChunkSteps) -> Report:
-        """The steps of a chunk, which may be the one that is `prefill`."""
+        """The steps of a chunk, which may be the one in `prefill`."""
         alone = chunk is largest_chunk(self.chunks) and not np.ndim(chunk.cached)
         return self.prefill if alone else self._step(chunk.new, chunk.cached, chunk.prompts)
 
     @cached_property
     def _reading(self) -> PrefillTimes:
-        """How long it takes to read all prompts."""
+        """The times to prefill all prompts."""
         return prefill_times(self.chunks, self._read)
 
     @cached_property
@@ -523,7 +523,7 @@ class Workload(Record, Result, PageExport):
 
     @property
     def steps(self) -> Mapping[str, Report]:
-        """The steps by phase; of decode, the last one."""
+        """The steps by phase; for decode, the last one."""
         own = (
             {}
             if self.program.patches
@@ -533,7 +533,7 @@ class Workload(Record, Result, PageExport):
 
     @property
     def _images(self) -> Report | None:
-        """The step that encodes images before prefill; None where it is prefill, or there are none."""
+        """The step that encodes images before prefill; None if it is `prefill`, or without images."""
         return None if self.program.patches else self.encode
 
     @property
@@ -581,7 +581,7 @@ class Workload(Record, Result, PageExport):
 
     @property
     def output_tokens_per_s(self) -> float:
-        """Tokens that come out, over all requests and the whole time."""
+        """Output tokens per second, over all requests and the whole time."""
         return self.batch * self.generate / self.e2e_s if self.e2e_s else float("inf")
 
     @cached_property
@@ -592,7 +592,7 @@ class Workload(Record, Result, PageExport):
 
     @property
     def busy_output_tokens_per_s(self) -> float:
-        """The tokens that come out then."""
+        """Output tokens per second while other batches keep all pipeline stages busy."""
         stage = sum(self.busy_s)
         return self.batch * self.generate / stage if stage else float("inf")
 
@@ -604,7 +604,7 @@ class Workload(Record, Result, PageExport):
         return self._pool(self.batch)
 
     def _pool(self, batch: int) -> KvPool | None:
-        """Its caches where a step has its budget, or all prompts of such a batch."""
+        """The cache memory with the token budget, or for a prefill of all prompts of this batch."""
         engine = (self.model or default_model(self.device)).runs if self.program.is_model else None
         rule = engine.section(EngineMemory) if engine else None
         if not rule:
@@ -622,7 +622,7 @@ class Workload(Record, Result, PageExport):
 
     @property
     def share(self) -> float:
-        """The share of the device's memory that may be used, as stated, or by the engine's rule."""
+        """The usable share of the device memory, as stated or by the engine's rule."""
         return self.pool.share if self.pool else self.memory_utilization or PLAIN
 
     @cached_property
@@ -653,7 +653,7 @@ class Workload(Record, Result, PageExport):
     def max_batch(self) -> int:
         """The largest batch that fits, with equal numbers of sequences in each micro-batch.
 
-        0 if none does, and at most 2⁴⁰ (if the batch needs no memory).
+        0 if no batch fits, and at most 2⁴⁰ (if the batch needs no memory).
         """
         parts = self.program.micro_batches
         found = largest_fit(lambda sequences: self.peak_bytes(sequences * parts) <= self.capacity_bytes)

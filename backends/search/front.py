@@ -27,7 +27,7 @@ def front(x: Array, y: Array) -> Array:
     order = np.lexsort((-b, -a))
     order = order[~(np.isnan(a) | np.isnan(b))[order]]
     a, b, found = a[order], b[order], np.zeros(x.shape, dtype=bool)
-    # Among points with equal x the first has the largest y; those with a larger x have less.
+    # Of points with equal x the first has the largest y; points with a larger x have a smaller y.
     first = np.concatenate([[True], a[1:] < a[:-1]])[: len(a)]
     group = np.cumsum(first) - 1
     tops = b[first]
@@ -47,9 +47,10 @@ def _rounded(values: Array) -> Array:
 
 
 def minimize(meets: Callable[[int], bool], low: int, start: int, most: int) -> int | None:
-    """The smallest number above `low` that meets, where all above it do, looked for from `start` on.
+    """The smallest number above `low` that meets a condition, if all above it do; the search begins at
+    `start`.
 
-    Steps are a twentieth of it, each twice the last. None where `most` does not meet.
+    Steps are a twentieth of it, each twice the last. None if `most` does not meet it.
 
     >>> [minimize(lambda n: n >= 30, 0, start, 1000) for start in (1, 29, 500)]
     [30, 30, 30]

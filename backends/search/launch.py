@@ -59,7 +59,7 @@ def _vllm(method: str, **more: int) -> Callable[[DraftOptions], list[str]]:
         if of.model and of.weights not in (
             "",
             *_CASTS,
-        ):  # by default the drafter has the dtype of its checkpoint
+        ):  # by default, the drafter has the dtype of its checkpoint
             said["quantization"] = of.weights
         return [f"--speculative-config {shlex.quote(json.dumps(said))}"]
 
@@ -132,7 +132,7 @@ DRAFT_FLAGS: Mapping[str, Mapping[str, DraftFlags]] = {
 
 # Commands
 
-_CASTS = ("bf16", "fp16")  # types to which an engine casts unquantized weights
+_CASTS = ("bf16", "fp16")  # dtypes to which an engine casts unquantized weights
 
 
 class Flag(NamedTuple):
@@ -374,7 +374,7 @@ def check_launch(
 ) -> None:
     """Raise InputError if a plan cannot be launched.
 
-    Reasons are another engine than that of the plan, and an option without a known flag in its release.
+    The reasons are another engine than that of the plan, and an option without a known flag in its release.
     Containers also need an image for the device, and replicas within one node. `drafter` is the kind of
     drafter, if any.
     """
@@ -398,7 +398,7 @@ def check_launch(
 def check_types(
     emit: str, runs: Engine | None, own: str, asked: ElementTypes, run: ElementTypes, implied: ElementTypes
 ) -> None:
-    """Raise InputError for dtypes that no flag sets, so that the engine would run others than estimated.
+    """Raise InputError for dtypes that no flag sets, because the engine would then run others than estimated.
 
     `own` is the dtype of the checkpoint's weights, and `implied` contains the dtypes that an engine runs if
     only weights are set.
@@ -555,7 +555,7 @@ def _kv_option(candidate: Candidate) -> str:
 
 
 def _longest(candidate: Candidate, launcher: Launcher) -> int | None:
-    """Tokens of the longest request, where the engine has to know; None where that is the model's length.
+    """Tokens of the longest request, if the engine needs the number; None for the model's length.
 
     vLLM starts without chunked prefill only if a step has tokens for the longest request
     ("max_num_batched_tokens … is smaller than max_model_len", vllm/config/scheduler.py).

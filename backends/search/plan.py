@@ -1,9 +1,9 @@
 """Plans that a search found: candidates, the hourly simulation of the first, and why the others lost.
 
 `Plans` is the result of `llmir.plan`: `ranked` candidates meet all limits, `missed` do not. `HourlyCost`
-simulates one hour of traffic on the first plan; it decides nothing, but shows queues that are longer than
-the short runs of the search can. `binding_limit` states the limit that binds a plan, by how much, and the
-op behind it.
+simulates one hour of traffic on the first plan. It does not affect the choice, but shows queues that the
+shorter runs of the search cannot show. `binding_limit` states the limit that binds a plan, by how much, and
+the op behind it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 Rank = tuple[
     bool, float, float
-]  # the sort key of plans: whether without a price, USD per hour or devices, devices
+]  # the sort key of plans: whether the price is missing, USD per hour or devices, devices
 
 
 def plan_rank(device: Device, devices: float) -> Rank:
@@ -119,12 +119,12 @@ class Candidate(Figures):
 
     @property
     def tokens_per_s_user(self) -> float:
-        """Tokens that a request gets in a second, once it has the first: by the mean simulated TPOT."""
+        """Output tokens per second of one request after its first token, by the mean simulated TPOT."""
         return 1 / self.trial.tpot_s.mean
 
     @property
     def in_flight(self) -> float:
-        """Requests of a replica that are there at once, on average, by Little's law."""
+        """Mean number of concurrent requests on a replica, by Little's law."""
         later = (self.traffic.answer - 1) * self.trial.tpot_s.mean
         return self.traffic.rate / self.replicas * (self.trial.ttft_s.mean + later)
 
@@ -185,14 +185,14 @@ class Candidate(Figures):
 
     @property
     def draft_share(self) -> float | None:
-        """The share of a step that makes drafts, halfway through the output; None without drafts."""
+        """The share of a step that generates drafts, halfway through the output; None without drafts."""
         s, traffic = self.structure, self.traffic
         half = traffic.read + traffic.answer // 2
         return s.drafts and s.drafts.share_of(s.program, s.model, self.decoding, half)
 
     @property
     def meets(self) -> bool:
-        """Whether all limits are surely met, and no queue grows for ever."""
+        """Whether all limits are certainly met, and no queue grows without bound."""
         return self.verdict == MEETS
 
     @property
@@ -275,7 +275,7 @@ class PoolCandidate(Candidate):
 
     @property
     def in_flight(self) -> float:
-        """Requests of a decode server that are there at once, on average."""
+        """Mean number of concurrent requests on a decode server."""
         later = (self.traffic.answer - 1) * self.trial.tpot_s.mean
         return self.traffic.rate / (self.replicas * self.servers[1]) * later
 
@@ -291,7 +291,7 @@ class PoolCandidate(Candidate):
 
 
 class SmallestChange(NamedTuple):
-    """A change of `what` from `now` to `needed` with which a plan with `replicas` replicas wins.
+    """A change of `what` from `now` to `needed` with which a plan of `replicas` replicas wins.
 
     `what` is `ttft` or `tpot` (a limit, in seconds), `times` (a factor on all steps), `op` (a factor on the
     time of each `op` with this opcode), or `price` (dollars per hour of a device).
@@ -311,7 +311,7 @@ class SmallestChange(NamedTuple):
 class LosingReason(NamedTuple):
     """The constraint that decides against a plan, its statistic if it is a limit, and the smallest change.
 
-    The change is None where no change of one value makes the plan win.
+    The change is None if no change of a single value makes the plan win.
     """
 
     constraint: str
@@ -329,7 +329,7 @@ class PlanSearch(Protocol):
     traffic: Traffic
 
     def losing_reason(self, plans: Plans, candidate: Candidate) -> LosingReason | None:
-        """Why a plan is not the first; None of the first."""
+        """The reason why a plan is not the first; None for the first plan."""
 
     def relaxed(self, traffic: Traffic, room: Room = as_it_is) -> PlanSearch:
         """The search with other traffic and other room on each replica, to the budget."""
@@ -385,7 +385,7 @@ class Plans(Figures, Result, PageExport):
 
     @property
     def best(self) -> Candidate | None:
-        """The plan that costs least; None where none meets the limits."""
+        """The cheapest plan; None if no plan meets the limits."""
         return self.ranked[0] if self.ranked else None
 
     @cached_property
@@ -543,7 +543,7 @@ class Plans(Figures, Result, PageExport):
         }
 
     def _hour(self) -> dict[str, Any] | None:
-        """The hour for JSON, or the reason why the first plan has none."""
+        """The hour as JSON, or the reason why the first plan has none."""
         try:
             return self.hour.to_dict() if self.hour else None
         except InputError as error:
@@ -563,8 +563,9 @@ class HourlyCost(Figures):
     """One hour of a plan's traffic with a separate `seed`: servers start idle, and all requests count.
 
     `simulation` covers one replica with its share of the requests, or `replicas` replicas if the router
-    considers loads; for pools, one unit of prefill and decode servers. `drawn` is its number of requests, a
-    part of the hour if that has more than `MOST`, or than `MAX_REQUESTS_OF_SERVERS` for several servers.
+    considers loads; for pools, one unit of prefill and decode servers. `drawn` is the number of its requests.
+    It is a part of the hour if the hour has more than `MOST`, or than `MAX_REQUESTS_OF_SERVERS` for several
+    servers.
     """
 
     candidate: Candidate
@@ -575,7 +576,7 @@ class HourlyCost(Figures):
 
     @property
     def requests(self) -> int:
-        """That come in the hour, to all replicas."""
+        """The number of requests that arrive in the hour at all replicas."""
         return max(1, round(self.candidate.traffic.rate * SECONDS))
 
     @property
@@ -592,17 +593,19 @@ class HourlyCost(Figures):
 
     @property
     def times(self) -> Mapping[str, Array]:
-        """Seconds of each request: to its first token, and of a later one, NaN where there is none."""
+        """Seconds of each request: time to first token, and time per later token; NaN if it does
+        not exist.
+        """
         return {"ttft": self.simulation.ttft_s, "tpot": self.simulation.tpot_s}
 
     @property
     def spreads(self) -> dict[str, LatencySpread]:
-        """The spread of either over requests."""
+        """The distributions of both times over requests."""
         return {name: latency_spread(seconds) or NONE for name, seconds in self.times.items()}
 
     @property
     def worst(self) -> dict[str, float]:
-        """The longest of either."""
+        """The largest value of both times."""
         return {name: float(np.nanmax(seconds)) for name, seconds in self.times.items()}
 
     @property
@@ -715,7 +718,7 @@ class BindingLimit(NamedTuple):
 
 
 class NearestStructure(NamedTuple):
-    """The structure that is nearest to the limits by closed form, where none comes within them.
+    """The structure that is nearest to the limits by closed form, if none meets them.
 
     With `batch` requests at once its `constraint` (`ttft` or `tpot`) takes `seconds` of the `limit`, and `op`
     the `share` of the `step` behind it.
@@ -852,7 +855,9 @@ def _dearer(candidate: Candidate, best: Candidate) -> BindingLimit:
     by = candidate.rank[1] / best.rank[1] - 1
     own, others = _of_a_token(candidate), _of_a_token(best)
     op = max(own, key=lambda name: own[name] - others.get(name, 0.0))
-    if own[op] <= others.get(op, 0.0):  # its devices work less: they are dearer, or more than it needs
+    if own[op] <= others.get(
+        op, 0.0
+    ):  # its devices have a lower utilization: they cost more, or there are more than necessary
         op = max(own, key=lambda name: own[name])
     share, than = (op_shares(decode_step(each)).get(op, 0.0) for each in (candidate, best))
     return BindingLimit(_deciding(candidate), by, "decode", op, share, than)

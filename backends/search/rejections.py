@@ -43,7 +43,7 @@ from .plan import (
 from .traffic import Traffic
 from .trial import MEETS, Room, as_it_is
 
-TIMES, OP, PRICE = "times", "op", "price"  # changes that are not of a limit
+TIMES, OP, PRICE = "times", "op", "price"  # changes that do not concern a limit
 STEPS, HALVINGS = 5, 20  # bisections for a share of the times, and halvings of a change that is enough
 GROWTH, GROWTHS = 1.4, 12  # growth factor of an insufficient estimate, and the largest number of increases
 EQUAL = 1e-9  # relative difference of equal costs
@@ -95,7 +95,7 @@ def wins(plans: Plans, candidate: Candidate, change: SmallestChange) -> bool:
 
 
 def _ranks_first(search: PlanSearch, number: int, plans: Plans, candidate: Candidate, replicas: int) -> bool:
-    """Whether this number of replicas costs less than the first plan, or costs the same and is faster."""
+    """Whether this number of replicas costs less than the first plan, or costs as much and is faster."""
     best = _first(plans, candidate)
     cost = _cost(candidate) / candidate.replicas * replicas
     if abs(cost - _cost(best)) > EQUAL * cost:
@@ -126,7 +126,7 @@ def _cost(candidate: Candidate) -> float:
 def _most_replicas(plans: Plans, candidate: Candidate) -> int:
     """The largest number of replicas with which a plan ranks before the first one.
 
-    They cost less, or cost the same and give each user more tokens/s.
+    They cost less, or cost as much and give each user more tokens/s.
     """
     fraction = _cost(_first(plans, candidate)) / (_cost(candidate) / candidate.replicas)
     faster = candidate.tokens_per_s_user > _first(plans, candidate).tokens_per_s_user
@@ -230,8 +230,8 @@ def _any_sequences(room: Capacity) -> Capacity:
 def _enough(plans: Plans, candidate: Candidate, change: SmallestChange) -> SmallestChange | None:
     """A change with which a plan wins, from an estimate of it; half of the change is not enough.
 
-    None where even a much larger one is not enough. Each change is tried as it is printed: near a limit a
-    plan may win with a change and miss the limit with one that is larger by a rounding.
+    None if even a much larger change is not enough. Each change is tried as it is printed: near a limit, a
+    plan may win with a change and miss the limit with the rounded change.
     """
     change = _rounded(change)
     for _ in range(GROWTHS):
@@ -264,7 +264,7 @@ def _rounded_up(value: float) -> float:
 def _shorter_times(plans: Plans, candidate: Candidate, replicas: int) -> SmallestChange | None:
     """The reduction of the time of one op or of all steps with which the replicas win; None beyond `MOST`.
 
-    Runs with one seed find it, and a full trial confirms it.
+    Runs with one seed compute it, and a full trial confirms it.
     """
     search, number = _search(plans), _search(plans).number_of(candidate)
 

@@ -3,7 +3,7 @@
 `search` is the entry point; `Search` simulates replicas of the structures that fit in memory. `PoolSearch`
 searches prefill and decode servers with caches sent over a link. A prefill server serves 1 / r requests per
 second, where r is the time of prompts prefilled together over their number. A decode server serves B / ((G −
-1) · d(B)). Both kinds get as many servers as the rate needs.
+1) · d(B)). The number of servers of both kinds follows from the rate.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ from .trial import (
 # Replicas
 
 SLACK = 1.1  # error of closed forms: simulated rates are 0.90 to 1.08 of them (docs/search.md)
-RUNS = 40  # simulated runs that a search takes at least, about; a quarter of its settings is simulated too
-STAYS = 10  # requests of a run over those that are there at once, at least
+RUNS = 40  # approximate smallest number of runs of a search, which also simulates a quarter of its settings
+STAYS = 10  # smallest number of requests of a run, relative to concurrent requests
 ROWS = 6  # smallest number of simulated structures, so that a screen shows the first and its competitors
 
 Progress = Callable[[int, str], None]  # called with the number of each run that starts, and its plan
@@ -96,12 +96,12 @@ class Search:
         self._rows = ROWS
         self._room: Room = as_it_is
         self._replicas: dict[int, Replica] = {}
-        self._steps: dict[int, StepTimes] = {}  # of structures with the engine's settings
+        self._steps: dict[int, StepTimes] = {}  # by the first structure of its settings
         self._rates: dict[tuple[int, int, int], float] = {}  # largest rates of a replica, by its setting
         # The best by the first seed, by number and replicas.
         self._tries: dict[tuple[int, float], TrialSetting] = {}
         self._promising = self._within(self.points)
-        self._settings_of: dict[int, list[int]] = {}  # the engine's own first
+        self._settings_of: dict[int, list[int]] = {}  # numbers by the engine's own setting
         for number, first in enumerate(self._first):
             self._settings_of.setdefault(first, []).append(number)
         expected = RUNS + sum(1 for n in range(len(self.structures)) for _ in self._settings(n)) // 4
@@ -131,11 +131,11 @@ class Search:
         return met[0] if met else None
 
     def losing_reason(self, plans: Plans, candidate: Candidate) -> LosingReason | None:
-        """Why a plan is not the first; None of the first."""
+        """The reason why a plan is not the first; None for the first plan."""
         return losing_reason(plans, candidate)
 
     def longer(self, error: float) -> Search:
-        """The search for times that are longer by a share, or shorter where it is below 0."""
+        """The search with times that are longer by a share, or shorter if it is below 0."""
         margin = self.traffic.stretch * (1 + error) - 1
         return self.relaxed(replace(self.traffic, margin=margin), self._room)
 
@@ -226,7 +226,8 @@ class Search:
         return max(1, ceil(self.traffic.stable_rate / self._promised_rate(number, self._promising)))
 
     def candidates(self) -> tuple[list[Candidate], list[Candidate]]:
-        """The plans that meet the limits, the cheapest first; and those that do not, even with all devices.
+        """The plans that meet the limits, the cheapest first; and the plans that do not, even with all
+        devices.
 
         Structures are tried in order of guessed cost. After `ROWS` plans, a structure is skipped if it costs
         more than the best plan of its device, so that each device has its best plan.
@@ -257,7 +258,7 @@ class Search:
         return rank <= self._best.get(device.name, rank)
 
     def sort(self, met: list[Candidate], missed: list[Candidate]) -> None:
-        """The cheapest first of those that meet the limits, the closest of the others."""
+        """The plans that meet the limits, the cheapest first; and the other plans, the closest first."""
         met.sort(key=lambda c: (c.rank, -c.tokens_per_s_user))
         missed.sort(key=lambda c: (c.verdict == MISSES, c.trial.over))
 
@@ -304,7 +305,9 @@ class Search:
         return self.simulated(number, largest.replicas, patient=True)
 
     def _most_useful(self, number: int) -> int:
-        """Replicas beyond which more do not help: 99 of 100 requests are alone on theirs."""
+        """Number of replicas beyond which more replicas do not help: 99 of 100 requests are alone on their
+        replica.
+        """
         assert self.points is not None
         of = self.points.only(np.isin(self.points.structure, self._settings_of[number]))
         one = of.only(of.batch == of.batch.min())
@@ -314,7 +317,7 @@ class Search:
     def _stable_replicas(self, number: int, guess: int) -> int:
         """The fewest replicas with stable queues, which short runs cannot show.
 
-        The closed form decides if the guess is clearly enough, else the simulated largest rate.
+        The closed form decides if the guess is clearly sufficient, otherwise the simulated largest rate.
         """
         assert self.points is not None
         if (surely := self._surely_enough(self._promised_rate(number, self.points))) <= guess:
@@ -322,7 +325,9 @@ class Search:
         return max(1, ceil(self.traffic.stable_rate / self._largest_rate(number)))
 
     def _largest_rate(self, number: int) -> float:
-        """Requests a second that a replica answers at most, simulated with the best of its settings."""
+        """The largest stable rate of a replica in requests per second, simulated with the best of its
+        settings.
+        """
         numbers = self._settings_of[number]
         return max(self._replica_rate(each, *self._roomiest_setting(each)) for each in numbers)
 
@@ -341,7 +346,9 @@ class Search:
         return self._rates[key]
 
     def _total_rate(self, number: int, chunk: int, batch: int, replicas: float) -> float | None:
-        """Requests a second that all replicas answer at most; None where that is surely above the rate."""
+        """The largest stable rate of all replicas in requests per second; None if it is certainly above the
+        rate.
+        """
         assert self.points is not None
         of = self.points
         rate = of.rate[(of.structure == number) & (of.chunk == chunk) & (of.batch == batch)]
@@ -387,7 +394,9 @@ class Search:
         return self._candidate(own, chunk, batch, replicas, self._trial(number, replicas, patient))
 
     def meets(self, number: int, replicas: float) -> bool:
-        """Whether `replicas` replicas, maybe fractional, meet all limits and the rate with certainty."""
+        """Whether `replicas` replicas, possibly a fractional number, meet all limits and the rate with
+        certainty.
+        """
         if self.usage(number, replicas) > 1:
             return False
         _, own, chunk, batch, *_ = self._setting(number, replicas)
@@ -397,7 +406,7 @@ class Search:
         return rate_verdict(answers, self.traffic) == MEETS
 
     def _trial(self, number: int, replicas: float, patient: bool = False) -> Trial:
-        """The runs of the best setting of a structure, to the budget where the plan could still win."""
+        """The runs of the best setting of a structure, up to the budget if the plan could still win."""
         _, own, chunk, batch, requests, first = self._setting(number, replicas)
         cost, device = self._cost(number, replicas), self.structures[number].device
         patient = patient or self._patient or self._can_win(cost, device)
@@ -410,7 +419,7 @@ class Search:
     def _setting(self, number: int, replicas: float) -> TrialSetting:
         """The best setting of a structure with `replicas` replicas, from a run with the first seed.
 
-        Other settings than the engine's are tried if those miss a limit.
+        Other settings than the engine's are tried if the default settings miss a limit.
         """
         key = number, replicas
         if key not in self._tries:
@@ -426,7 +435,7 @@ class Search:
         """Chunks and batches of a structure, until one meets the limits in a run of the first seed."""
         tries: list[TrialSetting] = []
         for chunk, batch in self._settings(number):
-            # A run that never reached the batch limit is equal with a smaller batch.
+            # If a run does not reach the batch limit, its result is equal for a smaller batch.
             if not tries or tries[-1].chunk != chunk or tries[-1].run.most > batch:
                 requests = self._requests(number, chunk, batch, replicas)
                 run = self._run(number, chunk, batch, replicas, self.traffic.seed, requests)
@@ -511,7 +520,7 @@ def search(
 ) -> Plans:
     """Find plans of structures for a traffic; `refused` contains the reasons for impossible structures.
 
-    `devices` are the requested devices, some of which may have no structure.
+    `devices` are the requested devices; some may have no structure.
     """
     found = Search(structures, traffic, most, chunks, batches, progress)
     met, missed = found.candidates()
@@ -554,8 +563,8 @@ def search(
 # Prefill and decode servers
 
 LONE = 100  # more servers than the closed form's by this factor do not help: each request is alone
-PAIRS = 3  # pairs of structures that are simulated at most, until one meets the limits
-NAMED = 20  # pairs with too many devices whose rejection is stored
+PAIRS = 3  # largest number of pairs of structures that are simulated until one meets the limits
+NAMED = 20  # number of pairs with too many devices whose rejection is stored
 
 
 class PoolSide(NamedTuple):
@@ -588,7 +597,7 @@ class PoolSearch:
         self._profiles: dict[PoolSide, Profile] = {}
 
     def candidates(self) -> list[PoolCandidate]:
-        """Simulated plans: the cheapest by closed form, and where it misses a limit the next ones."""
+        """Simulated plans: the cheapest by closed form, and the next ones if it misses a limit."""
         found: list[PoolCandidate] = []
         for plan in sorted(self._pool_plans(), key=self._cost):
             if len(found) == PAIRS:
@@ -696,7 +705,7 @@ class PoolSearch:
             return tried[servers]
 
         def more(candidate: PoolCandidate) -> tuple[int, int] | None:
-            """A twentieth more servers on the slow side; None if they do not help or are too many."""
+            """One twentieth more servers of the slower kind; None if they do not help or are too many."""
             trial = candidate.trial
             late = [trial.usage(i) > 1 for i in range(2)] if trial.over > 1 else [True, True]  # not stable
             first, second = (n + here * max(1, n // 20) for n, here in zip(now, late, strict=True))

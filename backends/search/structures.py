@@ -44,7 +44,7 @@ from .traffic import Traffic
 
 
 class Split(NamedTuple):
-    """Ranks of one replica: tensor, pipeline, data and expert parallel, and whether tokens are split too."""
+    """Ranks of one replica: tensor, pipeline, data and expert parallel, and whether tokens are split, too."""
 
     tp: int = 1
     pp: int = 1
@@ -154,7 +154,7 @@ class Structure(NamedTuple):
 
         `batch` has no effect where `sequences` are stated.
         """
-        # Of a data-parallel rank, as in the engines' flags.
+        # The limit of one data-parallel rank, as in the engines' flags.
         each = self.sequences or (batch and -(-batch // self.split.dp))
         step: Any = {"max_num_seqs": each, "max_batched_tokens": chunk, "max_model_len": longest}
         step |= {"memory_utilization": self.utilization, "reserve_bytes": self.reserve}
@@ -210,7 +210,7 @@ def structure_capacity(
 
 # Numbers of requests in flight that are tried, in addition to the largest that fits.
 BATCHES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
-PrefillSteps = tuple[tuple[int, int], ...]  # new tokens, after cached ones
+PrefillSteps = tuple[tuple[int, int], ...]  # new tokens, and cached tokens
 
 
 class PlanPoints(NamedTuple):
@@ -348,7 +348,7 @@ def structure_times(
 
 
 def _drafting(structures: Sequence[Structure]) -> Candidates | None:
-    """The drafters of each structure; None if nothing drafts."""
+    """The drafters of each structure; None without drafts."""
     each = [s.drafts and draft_program(s.program, s.drafts.drafter) for s in structures]
     return Candidates([(of, (1,)) for of in each if of], structures[0].model) if all(each) else None
 
@@ -356,7 +356,7 @@ def _drafting(structures: Sequence[Structure]) -> Candidates | None:
 def _verifying(
     structures: Sequence[Structure], drafter: Candidates | None, batch: Array, context: int
 ) -> tuple[Array, Array] | None:
-    """Seconds of steps that verify drafts, and of those that make them; None where there are none."""
+    """Seconds of steps that verify drafts, and of steps that generate them; None without drafts."""
     drafts = [s.drafts for s in structures if s.drafts]
     if not drafts:
         return None
@@ -383,10 +383,12 @@ def plan_points(
         latency, at_once, spent, held = of.reads[chunk]
         for limit in batches:
             batch = min(limit, in_flight)
-            come = batch / steps_of_one  # in a step, on average
+            come = batch / steps_of_one  # mean value per step
             reading = min(max(batch / structure.split.dp / steps_of_one, 1.0), at_once[-1])
             busy = float(np.interp(reading, at_once, spent)) / reading
-            if structure.split.dp * structure.split.pp > 1:  # who come in one step wait for one another's
+            if (
+                structure.split.dp * structure.split.pp > 1
+            ):  # requests that arrive in one step wait for each other's prefill
                 busy = max(busy, held * -np.expm1(-come) / come)
             cycle = (generate > 1) * steps_of_one * of.decodes[batch] + batch * busy
             later = max(generate - 1, 1)
@@ -451,7 +453,7 @@ def memory_rejection(job: Workload, why: str) -> Rejection:
 
 
 def engine_rejection(structure: Structure, traffic: Traffic, why: str) -> Rejection:
-    """Why the engine takes no request there."""
+    """The reason why the engine cannot run the requests."""
     try:
         return memory_rejection(structure.job(*traffic.tokens, None, None), why)
     except LlmirError:
@@ -459,7 +461,7 @@ def engine_rejection(structure: Structure, traffic: Traffic, why: str) -> Reject
 
 
 def batch_rejection(structure: Structure, traffic: Traffic, batches: Sequence[int] | None) -> Rejection:
-    """Why none of the batches is taken."""
+    """The reason why no batch is possible."""
     why = "not one request fits next to the weights"
     return Rejection("no such batch fits") if batches else engine_rejection(structure, traffic, why)
 
@@ -496,11 +498,11 @@ def _more(what: str, tokens: Array, most: int) -> str:
 # Feasible structures
 
 CHUNKS = (2048,)  # tokens of a step that are tried in addition to the engine's default
-# Tokens of a step, and the share of memory, where the engine's default takes too little. vLLM's budget for an
-# H100 and SGLang's chunk are 8,192 tokens; NVIDIA's benchmarks of TensorRT-LLM use 0.95 of the free memory
+# Tokens of a step, and the share of memory, if the engine's default is too small. vLLM's budget for an H100
+# and SGLang's chunk are 8,192 tokens. NVIDIA's benchmarks of TensorRT-LLM use 0.95 of the free memory
 # (docs/source/performance/perf-overview.md, kv_cache_free_gpu_mem_fraction).
 RAISED_TOKENS, RAISED_UTILIZATION = 8192, 0.95
-SCARCE = 2  # of the longest requests; caches that store fewer starve the traffic
+SCARCE = 2  # number of the longest requests; caches that store fewer limit the throughput
 
 
 class AdmittedBatches(NamedTuple):
@@ -643,7 +645,7 @@ def _other_settings(
     tries: list[tuple[Structure, Sequence[int] | None, Sequence[int] | None]] = []
     running = min(room.cached, room.sequences)
     prompt = int((traffic.every.prompt - traffic.every.cached).max())
-    step = prompt + room.rows * max(running // structure.split.dp - 1, 0)  # with all others decoding
+    step = prompt + room.rows * max(running // structure.split.dp - 1, 0)  # while all others decode
     if room.policy.mixes and step > room.tokens:
         if structure.chunked is None and not room.policy.chunked:
             raised = raised._replace(chunked=True)

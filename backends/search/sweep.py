@@ -1,8 +1,8 @@
 """Sweeps: every step of every structure, as tidy columns.
 
-Order of the file: the axes and their text (`axis_values`), the values of a step as code (`ReportFigures`),
-the memory check for many batches and lengths (`CapacityCheck`), the key of a part by its content
-(`content_key`), the steps of one structure (`SweepPart`, `SweepSteps`), the result (`Sweep`), and workers of
+Order of the file: the axes and their text (`axis_values`); the values of a step as code (`ReportFigures`);
+the memory check for many batches and lengths (`CapacityCheck`); the key of a part by its content
+(`content_key`); the steps of one structure (`SweepPart`, `SweepSteps`); the result (`Sweep`); and workers of
 an executor that survive the death of any of them (`Workers`).
 """
 
@@ -54,7 +54,7 @@ from llmir.ir.tools.text import print_program
 
 Value = int | str | None
 
-# Axes of a step, and their values by default: all its points are evaluated together.
+# Axes of a step, and their default values: all points of a step are evaluated together.
 POINTS: Mapping[str, int] = {"batch": 1, "new": 1, "context": 0}
 # Integer axes of a structure, each of which requires lowering.
 COUNTS = ("tp", "pp", "micro_batches", "dp", "ep", "sp", "redundant_experts")
@@ -358,7 +358,9 @@ def _bytes(part: Any) -> bytes:
         return repr(part).encode()
     if isinstance(part, (list, tuple)):
         return b"(" + b",".join(map(_bytes, part)) + b")"
-    return uuid4().bytes if callable(part) else pickle.dumps(part, protocol=4)  # a function may change
+    return (
+        uuid4().bytes if callable(part) else pickle.dumps(part, protocol=4)
+    )  # the code of a function may change
 
 
 @lru_cache(maxsize=4)
@@ -382,7 +384,7 @@ COST_COLUMNS = "cost_usd_per_mtok", "energy_j_per_token"
 NUMBERS = ("time_s", "ideal_time_s", "error", *BYTES, *WORK, *SHARES, *COST_COLUMNS)
 FIGURES = ("devices", "fits", *NUMBERS)
 
-BLOCK = 1 << 18  # points that are evaluated together, and written: 60 MB of figures
+BLOCK = 1 << 18  # number of points that are evaluated and written together: 60 MB of figures
 
 Points = tuple[tuple[int, ...], ...]  # the values of `POINTS`, in their order
 Grid = tuple[Array, ...]  # the points as arrays with three dimensions, which broadcast together
@@ -415,7 +417,7 @@ class SweepPart(NamedTuple):
 
     @property
     def alone(self) -> bool:
-        """Whether it stands for a structure that is refused, which has no points."""
+        """Whether this part represents a rejected structure, which has no points."""
         return bool(np.isnan(np.ravel(self.columns["batch"])[0]))
 
     @property
@@ -426,7 +428,7 @@ class SweepPart(NamedTuple):
 
     @property
     def why(self) -> str | None:
-        """The first reason, if a row has none."""
+        """The reason of the first rejected row; None without one."""
         return next((str(why) for why in self.columns["refused"].ravel() if why), None)
 
 
@@ -440,7 +442,7 @@ def row_grids(points: Points, most: int) -> Iterator[Grid]:
     """The points in grids of at most `most` points, in the order of rows."""
     axes = [np.array(values, dtype=np.int64) for values in points]
     sizes = [len(axis) for axis in axes]
-    # The first axis that is split: axes before it advance one by one, those after it are whole.
+    # The first axis that is split: the axes before it advance one by one, the axes after it are whole.
     cut = next((i for i in range(len(sizes)) if np.prod(sizes[i + 1 :]) <= most), len(sizes) - 1)
     each = max(1, most // int(np.prod(sizes[cut + 1 :])))
     for outer in np.ndindex(*sizes[:cut]):
@@ -454,7 +456,7 @@ def row_grids(points: Points, most: int) -> Iterator[Grid]:
 
 
 class SweepSteps:
-    """The steps of a program on a device, as a sweep asks for them."""
+    """The steps of a program on a device, as a sweep needs them."""
 
     def __init__(
         self,
@@ -511,7 +513,9 @@ class SweepSteps:
             self._fill(found, places, tuple(points))
 
     def _why(self, grid: Grid) -> str:
-        """Why all points of one batch and length are refused, if they are for one reason; else nothing."""
+        """The reason why all points of one batch and length are rejected, if it is the same for all;
+        otherwise empty.
+        """
         batch, new, context = (axis.ravel() for axis in grid)
         if batch.size > 1 or new.size > 1:
             return ""
@@ -540,7 +544,7 @@ class SweepSteps:
 
 _EXACT = {*POINTS, "devices", *(name for name in FIGURES if name.endswith(("_bytes", "flops")))}
 _WHOLE = {*COUNTS, *POINTS, "devices"}
-_AT_ONCE = 1 << 13  # rows with cells in memory at once
+_AT_ONCE = 1 << 13  # number of rows with cells in memory at once
 
 
 class Sweep(Immutable, Result, PageExport):
@@ -548,10 +552,10 @@ class Sweep(Immutable, Result, PageExport):
 
     `axes` are the values of each axis, `basis` the cost models of the rows with the source of their kernels,
     and `columns` an array for each axis and result, in SI units: NaN if `refused` contains a reason. `error`
-    is the known mean relative error of the times. `fits` tells whether requests of `new` + `context` tokens
+    is the known mean relative error of the times. `fits` shows whether requests of `new` + `context` tokens
     fit by the engine's rule. Each `…_share` is the part of the step with this bound. `cost_usd_per_mtok` is
     the cost per million tokens of these steps, if the device has a price. `energy_j_per_token` is the energy
-    with all boards at their power limit, if known. `notes` are those of the model.
+    with all boards at their power limit, if known. `notes` are the notes of the model.
     """
 
     axes: Mapping[str, tuple[Value, ...]]
@@ -583,7 +587,7 @@ class Sweep(Immutable, Result, PageExport):
 
     @property
     def precisions(self) -> tuple[str, ...]:
-        """The element types of its rows, in words."""
+        """The dtypes of its rows as text."""
         return tuple(dict.fromkeys(part.precision for part in self.parts if part.precision))
 
     @cached_property
@@ -619,7 +623,7 @@ class Sweep(Immutable, Result, PageExport):
                     yield dict(zip(self.names, values, strict=True))
 
     def to_dict(self) -> dict[str, Any]:
-        """Its axes, and its rows."""
+        """The axes and the rows."""
         return {
             "model": self.model,
             "basis": list(self.basis),
@@ -657,7 +661,7 @@ class Sweep(Immutable, Result, PageExport):
         return pyarrow.concat_tables(pyarrow.table(columns, schema=whole) for columns in tables)
 
     def _gridded(self, part: SweepPart, name: str) -> Array:
-        """A column of a part; the one row of a structure that is refused is at all of its points."""
+        """A column of a part; the single row of a rejected structure applies to all of its points."""
         column = np.array([part.basis], dtype=object) if name == "basis" else part.column(name)
         points = prod(len(self.axes[point]) for point in POINTS)
         return np.broadcast_to(column, points if part.alone else len(part))
@@ -753,7 +757,7 @@ def _needed(method: str, package: str) -> Iterator[None]:
 # Workers
 
 LOST = "its worker died twice, as one that is killed or out of memory does"
-MANY = 1000  # waiting tasks, so that a slow one leaves no worker idle
+MANY = 1000  # number of waiting tasks, so that a slow task leaves no worker idle
 
 
 class Task(Protocol):
@@ -761,7 +765,7 @@ class Task(Protocol):
 
     @property
     def size(self) -> int:
-        """How much room its result takes, in any unit."""
+        """The size of its result, in any unit."""
 
 
 T = TypeVar("T", bound=Task)
@@ -769,7 +773,7 @@ R = TypeVar("R")
 
 
 def processes(jobs: int) -> ProcessPoolExecutor:
-    """A pool of processes that leave Ctrl+C to this one, and end when it ends."""
+    """A pool of processes that ignore Ctrl+C, and end when this process ends."""
     return ProcessPoolExecutor(jobs, initializer=start_worker)
 
 
@@ -819,7 +823,7 @@ class Workers(Generic[T, R]):
         except BrokenExecutor:
             again = self._waiting
             self._renew()
-            # The others lost their worker through no fault of theirs.
+            # The other tasks lost their worker because of another task.
             self._waiting = deque((t, f if _done(f) else self._submit(t)) for t, f in again)
             with processes(1) as pool:
                 return task, _tried(pool, self.call, task)
@@ -836,7 +840,7 @@ class Workers(Generic[T, R]):
 
 
 def _done(future: Future[Any]) -> bool:
-    """Whether a task has a result, or an error of its own."""
+    """Whether a task has a result, or raised an error."""
     return future.done() and not isinstance(future.exception(), BrokenExecutor)
 
 

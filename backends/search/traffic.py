@@ -68,9 +68,9 @@ def latency_limit(name: str, said: object) -> LatencyLimit:
 # Traffic
 
 MEASURED = 4000  # requests that estimate the mean lengths of a distribution
-SEEDS, BUDGET = 5, 40  # runs of a plan that is shown, at least and at most
+SEEDS, BUDGET = 5, 40  # smallest and largest number of runs of a plan in the table
 SECONDS = 3600  # simulated seconds of the first plan's hour
-# Requests of that which are simulated, which takes a second or two: events of several servers cost more.
+# Largest number of simulated requests, which takes a second or two; events of several servers cost more.
 MOST, MAX_REQUESTS_OF_SERVERS = 100_000, 20_000
 
 
@@ -151,7 +151,7 @@ class Traffic(Record):
 
     @property
     def cached(self) -> int:
-        """The cached tokens of the mean prompt, all except the last one at most."""
+        """The cached tokens of the mean prompt, except the last one at most."""
         return min(int(self.read * self.prefix_hits), self.read - 1)
 
     @property
@@ -161,7 +161,7 @@ class Traffic(Record):
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest request of those that are not refused."""
+        """Tokens of the longest request that is not rejected."""
         return self.every.longest
 
     @property

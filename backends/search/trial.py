@@ -40,7 +40,7 @@ from .traffic import BUDGET, SEEDS, LatencyLimit, Traffic
 
 # Replicas
 
-UNIT = 8  # servers of a kind that are simulated together, at most
+UNIT = 8  # largest number of servers of a kind that are simulated together
 NONE = LatencySpread(*[float("nan")] * len(LatencySpread._fields))
 
 
@@ -69,15 +69,16 @@ class SeedRun(NamedTuple):
         return cls(*figures, (limited[0], limited[1]), float(good.mean()), (ttft_s, tpot_s), most)
 
 
-RATE_ERROR = 0.02  # of a simulated largest rate: two standard deviations over seeds (docs/dev/checks.md)
+# Relative error of a simulated largest rate: two standard deviations over seeds (docs/dev/checks.md).
+RATE_ERROR = 0.02
 SATURATION = 3000  # lengths of requests that saturate a server, spread over all that are drawn
 
 # Verdicts
 
 MEETS, MISSES, UNDECIDED = "meets", "misses", "undecided"
-ERROR = 0.01  # the chance of a wrong verdict on a limit, at most, over all looks together
+ERROR = 0.01  # largest probability of a wrong verdict on a limit, over all looks together
 PARTS = 16  # parts of the error that looks spend
-FIRST_PARTS = 1  # that the look at the fewest runs spends
+FIRST_PARTS = 1  # parts of the error that the look at the fewest runs spends
 # The looks by the length of their runs, in multiples of the first runs: the number of runs at each look, and
 # the parts of the error that it spends.
 # All looks at one length, and the first look, spend the whole error. The last look has the whole budget.
@@ -98,7 +99,7 @@ QUANTILES_OF_T = {
     (40, 10): 2.6189,
 }
 SPANS = 50  # smallest length of a run near a limit, in correlation lengths of its latencies
-BATCHES = 20  # parts of a run whose means estimate the correlation
+BATCHES = 20  # number of parts of a run whose means estimate the correlation
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,8 +116,9 @@ class Trial(Record):
 
     A statistic is computed over all runs together, and its spread is that of the single runs around it
     (sectioning: Asmussen and Glynn, Stochastic Simulation, 2007, III.5a). The bias of a quantile is then that
-    of one run as long as all of them. The spread is that of logarithms, which are less skewed. The bounds
-    assume normal values, which long runs approach by the central limit theorem for means and quantiles.
+    of one run with the length of all runs. The spread is that of logarithms, which are less skewed. The
+    bounds assume normal values, which long runs approach by the central limit theorem for means and
+    quantiles.
     """
 
     runs: tuple[SeedRun, ...]
@@ -209,11 +211,11 @@ class Trial(Record):
 
     @cached_property
     def over(self) -> float:
-        """How much of a limit is used at most, of the one that is used most: above 1 it is not surely met."""
+        """The largest share of a limit that is used; above 1 the limit is not certainly met."""
         return max(map(self.usage, range(len(self.limits))))
 
     def verdict_on(self, which: int) -> str:
-        """Whether a limit is met, missed, or undecided; one run decides nothing."""
+        """Whether a limit is met, missed, or undecided; one run is never conclusive."""
         limit = self.limits[which]
         if limit is None:
             return MEETS
@@ -224,19 +226,20 @@ class Trial(Record):
 
     @cached_property
     def verdict(self) -> str:
-        """Whether all limits are met; missed where one is."""
+        """Whether all limits are met; missed if one is missed."""
         return worst(*(self.verdict_on(which) for which in range(len(self.limits))))
 
 
 def worst(*verdicts: str) -> str:
-    """The verdict on all limits together: missed where one is, and met where all are."""
+    """The verdict on all limits together: missed if one is missed, and met if all are met."""
     return next(verdict for verdict in (MISSES, UNDECIDED, MEETS) if verdict in verdicts)
 
 
 def rate_verdict(largest: float | None, traffic: Traffic) -> str:
     """Whether a plan with a stable rate of `largest` requests/s serves the rate with its headroom.
 
-    None means clearly enough. Without headroom, a rate within the error of the largest one is undecided.
+    None if the value is clearly within or beyond the limit. Without headroom, a rate within the error of the
+    largest one is undecided.
     """
     error = 0.0 if traffic.headroom else RATE_ERROR
     if largest is None or largest >= traffic.stable_rate * (1 + error):
@@ -272,7 +275,7 @@ Room = Callable[[Capacity], Capacity]
 
 
 def as_it_is(room: Capacity) -> Capacity:
-    """The engine's own capacity."""
+    """The capacity with the engine's settings."""
     return room
 
 
@@ -319,16 +322,16 @@ class Replica:
         return SeedRun.of(traffic.steady(found.ttft_s), traffic.steady(found.tpot_s), traffic)
 
     def _load(self, profile: Profile, load: Load) -> Load:
-        """The requests that are no longer than those that the plan is for.
+        """The requests up to the longest one of the plan.
 
-        In a long run, a law without a largest value draws longer ones at last.
+        In a long run, a distribution without a largest value eventually draws longer ones.
         """
         of = self.traffic.every
         fits = (load.prompt <= of.prompt.max()) & (load.prompt + load.generate <= of.longest)
         return profile.admitted(load if fits.all() else load.only(fits))
 
     def largest_rate(self, chunk: int, batch: int) -> float:
-        """Requests a second that it answers at most: no larger rate is stable."""
+        """The largest stable rate of a replica in requests per second."""
         profile = self.profile(chunk, batch)
         load = profile.admitted(self.traffic.spread(SATURATION))
         room = self.room(profile.capacity(load.longest))

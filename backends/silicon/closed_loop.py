@@ -1,7 +1,7 @@
-"""Simulation of a measured closed loop: users who begin at once and send a number of requests each.
+"""Simulation of a measured closed loop: users who start together and send a number of requests each.
 
-`InteractiveRun` simulates the users of a workload as they were measured (`MeasurementMethod`);
-`has_simulator` tells whether the simulator supports the engine and the program.
+`InteractiveRun` simulates the users of a workload as they were measured (`MeasurementMethod`).
+`has_simulator` returns whether the simulator supports the engine and the program.
 """
 
 from __future__ import annotations
@@ -27,13 +27,19 @@ from .rows import Array
 
 
 class MeasurementMethod(NamedTuple):
-    """How a closed loop was measured: so many `rounds` of all users, who begin at once.
+    """The method of a measured closed loop, in which all users start together.
 
-    Lengths are drawn evenly, the `shortest` to the longest. What is asked comes `apart_s` after another at
-    least. Its engine goes `ahead`, or does not, and takes the share `utilization` of memory, each as its
-    version does where it is None; prompts wait `patience` steps of decodes, or until a step has a share
-    `enough` of its tokens; the engine looks for new requests every `receive` decode steps. Graphs hold steps
-    of up to `graphs` decodes. Where these are 0 the engine has its own.
+    0 and None are the engine's defaults.
+
+    - `rounds`: Requests per user.
+    - `shortest`: Lengths are uniform between this share of the longest and the longest.
+    - `apart_s`: The shortest time in seconds between two requests.
+    - `ahead`: Whether the engine schedules a step while the previous one runs.
+    - `patience`, `enough`: Prompts wait this number of decode steps, or until a step has this share of its
+      tokens.
+    - `utilization`: The share of the memory that the engine uses.
+    - `graphs`: The largest number of decodes in a CUDA graph.
+    - `receive`: Decode steps between two looks for new requests.
     """
 
     rounds: int = 10
@@ -62,7 +68,7 @@ def has_simulator(job: Workload) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class InteractiveRun(Record):
-    """`users` of a workload's prompts and answers in a closed loop, as they were measured."""
+    """A simulated closed loop of `users` users of a workload, by the method of a measurement."""
 
     job: Workload
     users: int
@@ -70,36 +76,36 @@ class InteractiveRun(Record):
 
     @property
     def ttft_s(self) -> float:
-        """Mean seconds to the first token, of all requests."""
+        """Mean time to first token of all requests, in seconds."""
         return float(np.mean(self._first_s - self._arrival_s))
 
     @property
     def tpot_s(self) -> float:
-        """Mean over requests of a token's mean seconds after the first."""
+        """Mean over requests of the time per output token after the first, in seconds."""
         return float(np.mean((self._end_s - self._first_s) / (self.load.generate - 1)))
 
     @property
     def decoding(self) -> float:
-        """Sequences that a step decodes, on average over time."""
+        """Mean number of decoding sequences per step, weighted by time."""
         time_s, decodes = self.events[1], self.events[3]
         return float(time_s @ decodes / time_s.sum())
 
     @cached_property
     def load(self) -> Load:
-        """What users ask; the same for each row alike."""
+        """The requests of the users, equal for all rows with equal settings."""
         count, job = self.users * self.manner.rounds, self.job
         lengths = (self._range(tokens) for tokens in (job.length, job.generate))
         return replace(sample_load(count, *lengths, users=self.users), apart_s=self.manner.apart_s)
 
     def _range(self, mean: int) -> int | str:
-        """The law of lengths: all as long, or drawn evenly around their mean."""
+        """The distribution of lengths: one length, or uniform around the mean."""
         share = self.manner.shortest
         longest = mean * 2 / (1 + share)
         return mean if share == 1 else f"uniform:{max(2, round(share * longest))},{round(longest)}"
 
     @cached_property
     def server(self) -> Server:
-        """The server when all are answered."""
+        """The server after it has completed all requests."""
         job, load = replace(self.job, max_model_len=int(self.load.written.max()) + 2), self.load
         room, fills = engine_capacity(job), engine_policy(job)
         check_load(load, room, fills)
@@ -113,12 +119,12 @@ class InteractiveRun(Record):
 
     @property
     def reads(self) -> list[tuple[int, int, Chunks]]:
-        """What each step that reads prompts is of: sequences that decode, their tokens kept, and chunks."""
+        """The steps with prefill: decoding sequences, their cached tokens, and the prefill chunks."""
         assert isinstance(self.server.prices, RecordingStepTimes)
         return self.server.prices.recorded.prefills
 
     def weights(self, metric: str) -> Array:
-        """How much a second of each event adds to the figure."""
+        """The contribution of a second of each event to the figure."""
         if metric == "ttft":
             begin, end, each = self._arrival_s, self._first_s, np.ones(self.users * self.manner.rounds)
         else:
@@ -140,7 +146,7 @@ class InteractiveRun(Record):
 
 
 def _before(times: Array, each: Array, at: Array) -> Array:
-    """The sum of what is each's whose time is no later."""
+    """For each time in `at`, the sum of `each` over the entries of `times` up to it."""
     order = np.argsort(times)
     sums = np.concatenate([[0.0], np.cumsum(each[order])])
     return np.asarray(sums[np.searchsorted(times[order], at, side="right")])

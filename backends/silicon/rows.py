@@ -1,9 +1,9 @@
 """Measured rows from CSV files: reading, error statistics, facts about sources, and device names.
 
-Order of the file: `read_rows` reads columns and names bad rows by number; `error_statistics` and
-`group_folds`, which leaves whole groups of shapes out of a fit; facts from `sources.yaml` (`add_facts`);
-and `DeviceLookup`, which finds the device behind a name in a table: in a YAML file beside it, else among
-the bundled ones.
+Order of the file: `read_rows` reads columns and reports bad rows by number. `error_statistics` computes
+errors, and `group_folds` holds groups of shapes out of a fit. `add_facts` adds facts from `sources.yaml`.
+`DeviceLookup` finds the device for a name in a table: in a YAML file next to the table, otherwise among the
+bundled devices.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from llmir.hw.device import Device
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# Beyond these a number is a mistake: no axis of a tensor, and a call of 1000 s.
+# Larger numbers are mistakes: no tensor has a longer axis, and no call takes 1000 s.
 MOST = 2**31
 LONGEST_US = 1e9
 
 
 class Column(NamedTuple):
-    """Numbers: the least and the most that make sense, whether whole, and what an empty cell means.
+    """A column of numbers: its range, whether it contains integers, and the value of an empty cell.
 
-    A column whose empty cells have a meaning may be absent. `reads` makes a number of a cell, which is
-    `kind`.
+    A column with a value for empty cells may be absent. `reads` converts a cell, and `kind` names its type in
+    errors.
     """
 
     low: float = 1
@@ -59,7 +59,10 @@ LATENCY = {"latency_us": Column(1e-3, LONGEST_US, whole=False)}
 
 @dataclass(frozen=True)
 class Table(Figures):
-    """Columns of equal length, numbers as float64 and words as objects; `line` is the row in the file."""
+    """Columns of equal length: numbers as float64 and text as objects.
+
+    `line` is the row number in the file.
+    """
 
     columns: Mapping[str, Array]
     problems: Sequence[str] = field(default_factory=tuple)
@@ -71,11 +74,11 @@ class Table(Figures):
         return self.columns[name]
 
     def take(self, index: Any) -> Table:
-        """Some of the rows."""
+        """Select rows."""
         return Table({name: column[index] for name, column in self.columns.items()})
 
     def alike(self, *names: str) -> dict[tuple[Any, ...], Array]:
-        """The numbers of the rows that have the same in these columns, by what that is."""
+        """Group rows by the values of some columns: the row numbers by these values."""
         found: dict[tuple[Any, ...], list[int]] = {}
         for i, key in enumerate(zip(*(self[n].tolist() for n in names), strict=True)):
             found.setdefault(key, []).append(i)
@@ -85,9 +88,19 @@ class Table(Figures):
 def read_rows(
     path: Path, numbers: Mapping[str, Column], words: Sequence[str], more: Sequence[str] = ()
 ) -> Table:
-    """The rows of a CSV file; InputError if a column is missing that may not be, as words of `more` may.
+    """Read a CSV file.
 
-    A row with a bad cell is left out, and `problems` says which and why; the first below the header is 1.
+    A row with a bad cell is omitted and listed in `problems` with the reason. Row 1 is the first below the
+    header.
+
+    Args:
+        path: The file.
+        numbers: Columns of numbers.
+        words: Columns of text that must exist.
+        more: Columns of text that may be absent.
+
+    Raises:
+        InputError: A required column is missing, or a column occurs twice.
     """
     try:
         with readers.table(path) as reader:
@@ -145,7 +158,7 @@ def _number(cell: str | None, name: str, column: Column) -> float:
 
 
 class ErrorStatistics(NamedTuple):
-    """Of (predicted − measured)/measured: mean and median size, mean with its sign, 90th percentile."""
+    """Statistics of (predicted − measured)/measured: number, mean and median size, bias, 90th percentile."""
 
     n: int
     mape: float
@@ -155,7 +168,7 @@ class ErrorStatistics(NamedTuple):
 
 
 def error_statistics(predicted: Array, measured: Array) -> ErrorStatistics:
-    """How far `predicted` is from `measured`; NaN of none.
+    """Statistics of the relative errors of `predicted`; NaN for no rows.
 
     >>> [round(e, 3) for e in error_statistics(np.array([1.1, 0.9, 1.0, 1.2]), np.ones(4))]
     [4, 0.1, 0.1, 0.05, 0.17]
@@ -169,9 +182,9 @@ def error_statistics(predicted: Array, measured: Array) -> ErrorStatistics:
 
 
 def group_folds(groups: Sequence[object], *, folds: int = 5, seed: int = 0) -> Iterator[tuple[Array, Array]]:
-    """Pairs of row numbers to fit to and to judge by; the rows of a group are all in one or all in the other.
+    """Pairs of row numbers to fit and to evaluate. The rows of a group are in one part together.
 
-    Each row is judged by once. Fewer groups than folds make fewer folds.
+    Each row is evaluated once. With fewer groups than folds, there is one fold per group.
 
     >>> [(fit.tolist(), judge.tolist()) for fit, judge in group_folds(["a", "b", "a"], folds=2)]
     [([1], [0, 2]), ([0, 2], [1])]
@@ -187,7 +200,7 @@ def group_folds(groups: Sequence[object], *, folds: int = 5, seed: int = 0) -> I
 # Facts about sources
 
 FILE = Path(__file__).with_name("sources.yaml")
-# What an entry may say, and what it is where no entry says it; all else in one is a word that rows have.
+# The facts of an entry, with their defaults. Other keys of an entry select rows by a column.
 FACTS: dict[str, object] = {
     **dict.fromkeys(("timed", "fills", "variant", "routing", "left_out", "unfit"), ""),
     **dict.fromkeys(("cache", "stored", "activations", "version", "machine"), ""),
@@ -202,13 +215,13 @@ FACTS: dict[str, object] = {
 
 @cache
 def known_sources() -> dict[str, Any]:
-    """The file."""
+    """The contents of `sources.yaml`."""
     found: dict[str, Any] = readers.load_yaml(FILE.read_bytes())
     return found
 
 
 def add_facts(table: str, rows: Table) -> Table:
-    """The rows with what is known of them as columns; what their own columns say is kept."""
+    """Add the known facts as columns. Values in the rows have priority."""
     said = {f: np.full(len(rows), usual, float if usual != "" else object) for f, usual in FACTS.items()}
     for entry in known_sources()["rows"]:
         if entry["table"] != table:
@@ -228,7 +241,7 @@ def add_facts(table: str, rows: Table) -> Table:
 
 
 def _among(cells: Array, words: Any) -> Array:
-    """Which cells are among an entry's words."""
+    """Whether each cell matches a pattern of an entry."""
     if cells.dtype != object:
         return np.isin(cells, words)
     patterns = [str(word).lower() for word in (words if isinstance(words, list) else [words])]
@@ -240,7 +253,7 @@ def _among(cells: Array, words: Any) -> Array:
 
 
 def device_for(gpu: str) -> str:
-    """The device behind a table's word for a machine.
+    """The device for the name of a machine in a table.
 
     >>> device_for("a100_argonne"), device_for("h100_sxm")
     ('a100-40-sxm', 'h100_sxm')
@@ -249,7 +262,7 @@ def device_for(gpu: str) -> str:
 
 
 def engine_name(framework: str) -> str:
-    """A framework without version, in one spelling.
+    """The name of a framework without its version, in one spelling.
 
     >>> [engine_name(f) for f in ("vllm-0.24.0", "vLLM", "trtllm-nan", "TensorRT-LLM", "nccl-2.27.3")]
     ['vllm', 'vllm', 'trtllm', 'trtllm', 'nccl']
@@ -259,7 +272,7 @@ def engine_name(framework: str) -> str:
 
 
 def engine_at_version(framework: str, version: str = "") -> str:
-    """An engine at its version, as `--engine` takes it; `version` where the framework's own name has none.
+    """An engine with its version, as in `--engine`. `version` applies if the framework name has none.
 
     >>> engine_at_version("vllm-0.24.0"), engine_at_version("trtllm-nan", "1.0"), engine_at_version("SGLang")
     ('vllm@0.24.0', 'trtllm@1.0', 'sglang')
@@ -270,7 +283,7 @@ def engine_at_version(framework: str, version: str = "") -> str:
 
 
 def kernel_source(framework: str, kernel: str = "") -> str:
-    """An engine, and a kernel of its own behind it.
+    """An engine, with the name of its kernel if given.
 
     >>> kernel_source("vllm-0.24.0"), kernel_source("SGLang", "triton")
     ('vllm', 'sglang-triton')
@@ -282,14 +295,14 @@ def kernel_source(framework: str, kernel: str = "") -> str:
 
 
 class DeviceLookup:
-    """Devices by name: those of a YAML file in `folder` first, then of one here; each read once."""
+    """Devices by name, from YAML files in `folder` first, then from the bundled ones. Each is read once."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.known: dict[Path | str, Device] = {}
 
     def __call__(self, name: str) -> Device:
-        """The device; HardwareError for an unknown one."""
+        """Load a device; HardwareError if it is unknown."""
         path = self.file(name)
         key = path.resolve() if path else name
         if key not in self.known:
@@ -297,7 +310,7 @@ class DeviceLookup:
         return self.known[key]
 
     def file(self, name: str) -> Path | None:
-        """The file of this name, if it is one."""
+        """The YAML file of this name, if it exists."""
         for folder in (self.folder, FILE.parent):
             beside = folder / f"{name}.yaml"
             with suppress(OSError):  # a name that is too long for one
@@ -306,7 +319,7 @@ class DeviceLookup:
         return Path(name) if name.endswith((".yaml", ".yml")) and "\0" not in name else None
 
     def base(self, device: Device, name: str, target: str) -> str:
-        """What a file `target` says under `extend` to build on `device`, `name` if that is bundled."""
+        """The value of `extend` for a file `target` that extends `device`; `name` for a bundled device."""
         path = next((k for k, d in self.known.items() if d is device and isinstance(k, Path)), None)
         if path is None:
             return name

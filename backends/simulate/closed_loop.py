@@ -1,4 +1,4 @@
-"""Closed loops of `analyze --concurrency`: the steady state, simulated as `serve-sim --closed` does it."""
+"""Closed loops of `analyze --concurrency`: the steady state, simulated as in `serve-sim --closed`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def simulate_loop(job: Workload, users: int, lengths: str) -> LoopFigures | None
 
 @lru_cache(maxsize=8)
 def _figures(job: Workload, users: int, lengths: str) -> tuple[float, LoopFigures]:
-    """Requests a second, and the figures of users who are all simulated."""
+    """Requests per second, and the figures of the simulated users."""
     found = loop_simulation(job, users, lengths)
     ttft, tpot, e2e = (found.latencies[name] for name in ("ttft", "tpot", "e2e"))
     assert ttft and e2e

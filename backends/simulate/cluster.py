@@ -36,7 +36,7 @@ ANSWER, ARRIVAL = 0, 1  # responses precede other events at equal times
 
 
 class Events:
-    """Arrivals and answers to come. Each happens once all servers have been simulated up to its time."""
+    """Pending arrivals and responses. An event occurs once all servers have been simulated up to its time."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, int, Callable[[float], None]]] = []
@@ -50,15 +50,15 @@ class Events:
 
     @property
     def next_s(self) -> float:
-        """When the next event is; infinity where there is none."""
+        """The time of the next event; infinity without events."""
         return self._heap[0][0] if self._heap else inf
 
     def run(self, servers: Sequence[Server], linked: bool) -> None:
         """Run all events until no server has work left.
 
         Servers are `linked` if a response of one may cause a request to another. Then the server that is
-        furthest behind runs first, and only up to the next server's time. Otherwise each runs to the next
-        event separately.
+        behind the most runs first, up to the next server's time. Otherwise each runs to the next event
+        separately.
         """
         while True:
             if linked:
@@ -115,7 +115,7 @@ def _closed_loop(load: Load, arrival_s: list[float], come: OnRequest, events: Ev
         if (request := next(requests, None)) is not None:
             arrival_s[request] = time_s
             front_s = max(front_s, time_s) + load.apart_s
-            events.at(front_s, ARRIVAL, partial(come, request))  # after all answers of that time
+            events.at(front_s, ARRIVAL, partial(come, request))  # after all responses of this time
 
     for _ in range(min(load.users or 0, len(load))):
         ask(-1, 0.0)
@@ -143,7 +143,7 @@ class RunningReplicas:
     """Equal servers, and the router that sends requests to them.
 
     `place` is the replica of each request, -1 if it was sent to none. `unanswered` counts the unfinished
-    requests of each replica. `answered` is called for each request that ends or is given up, at that time.
+    requests of each replica. `answered` is called at the time when a request ends or is given up.
     """
 
     def __init__(self, first: Server, router: Router, events: Events) -> None:
@@ -184,7 +184,7 @@ class RunningReplicas:
 
 
 def run_replicas(first: Server, router: Router, load: Load) -> RunningReplicas:
-    """The first server and others like it, after all requests of a load."""
+    """Run a load on several replicas, which are equal to the first server."""
     events = Events()
     replicas = RunningReplicas(first, router, events)
     replicas.answered = schedule_arrivals(load, first.course.arrival_s, replicas.come, events)
@@ -222,7 +222,7 @@ class RunningPools:
     def _is_read(self, request: int, time_s: float) -> None:
         """A prefill server has made the first token: its cache is sent to a decode server.
 
-        It is not sent where no token is left to decode, or the client has left.
+        The cache is not sent if no token remains to decode, or if the client has left.
         """
         seconds = self.seconds[request]
         if seconds is None or self.prefill.servers[0].over(request, time_s):
@@ -242,8 +242,8 @@ def run_pools(
 ) -> RunningPools:
     """Prefill servers and decode servers like these two, after all requests of a load.
 
-    `seconds` is how long each request's cache is on a link; None for requests of one token, which decode
-    nothing.
+    `seconds` is the transfer time of each request's cache; None for requests with one token, which do not
+    decode.
     """
     events = Events()
     prefill, decode = (RunningReplicas(*each, events) for each in zip(first, routers, strict=True))

@@ -26,7 +26,7 @@ from llmir.base.errors import InputError
 from llmir.ir.core.program import Program
 from llmir.ir.sizes.binding import Binding
 
-FAR = 1 << 14  # tokens at which the caches of two models are compared
+FAR = 1 << 14  # context in tokens for a comparison of the caches of two models
 
 
 # Restrictions of engines, with their sources.
@@ -44,9 +44,9 @@ POOLS = {("trtllm", MODEL): _POOLS, ("trtllm", LOOKUP): _POOLS}
 class Drafts(NamedTuple):
     """A step verifies `tokens` drafts of each sequence; `verify` is the program with logits at all positions.
 
-    A draft is accepted with probability `acceptance` if all earlier ones were. The program `drafter` makes
-    one draft per step. The default is the layer in the phase `draft` of the program; without it, drafts are
-    free.
+    A draft is accepted with probability `acceptance` if all earlier ones were. The program `drafter`
+    generates one draft per step. The default is the layer in the phase `draft` of the program; without it,
+    drafts are free.
     """
 
     tokens: int
@@ -78,21 +78,21 @@ class Drafts(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Tokens of each sequence in a step: its last one, and the drafts after it."""
+        """Tokens of each sequence in a step: the last generated one, and the drafts after it."""
         return self.tokens + 1
 
     @property
     def yielded(self) -> float:
-        """Tokens that a step yields of a sequence, on average."""
+        """Mean number of tokens that a step yields for a sequence."""
         return accepted_tokens(self.tokens, self.acceptance)
 
     @property
     def programs(self) -> tuple[Program, ...]:
-        """The programs that verify and make drafts."""
+        """The programs that verify and generate drafts."""
         return (self.verify,) if self.drafter is None else (self.verify, self.drafter)
 
     def of_programs(self, verify: Program, drafter: Program | None = None) -> Drafts:
-        """Drafts that other programs verify and make."""
+        """Drafts with other programs for verification and drafting."""
         return self._replace(verify=verify, drafter=drafter)
 
     def kind(self, program: Program) -> str:
@@ -100,7 +100,7 @@ class Drafts(NamedTuple):
         return draft_kind(program, self.drafter)
 
     def made_by(self, program: Program) -> str:
-        """The name of the draft model, or else what makes drafts."""
+        """The name of the draft model, or of another source of drafts."""
         return self.drafter.name if self.drafter else self.kind(program)
 
     def kept_bytes(self, model: DeviceCostModel) -> int:
@@ -122,7 +122,7 @@ class Drafts(NamedTuple):
         return replace(job, reserve_bytes=job.reserve_bytes + self.kept_bytes(of))
 
     def share_of(self, program: Program, model: DeviceCostModel, batch: int, context: int) -> float:
-        """The share of a step that makes drafts, with `batch` sequences at a context."""
+        """The share of a step that generates drafts, with `batch` sequences at a context."""
         drafter = draft_program(program, self.drafter)
         if drafter is None:
             return 0.0

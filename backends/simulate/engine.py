@@ -94,7 +94,7 @@ def engine_capacity(job: Workload, drafts: Drafts | None = None) -> Capacity:
 
 
 def step_times(program: Program, model: DeviceCostModel, drafts: Drafts | None) -> StepTimes:
-    """The times of steps, with verification of drafts if there are any."""
+    """The times of steps, including verification if there are drafts."""
     if drafts:
         return StepTimes(SpeculativeEstimator(program, model, drafts))
     return StepTimes(ProgramEstimator(program, model))
@@ -106,7 +106,7 @@ def cost_model_of(job: Workload) -> DeviceCostModel:
 
 
 def check_load(load: Load, room: Capacity, fills: Policy) -> None:
-    """InputError for requests that could never run: too long for the cache, or for a step, if read whole."""
+    """InputError for requests that can never run: too long for the cache, or for a step without chunks."""
     _within("the cache", load.reserved + room.rows - 1, max_request_tokens(room, fills, load.shares))
     if not fills.chunked:
         unread = load.prompt if load.shares else load.prompt - load.cached
@@ -116,7 +116,7 @@ def check_load(load: Load, room: Capacity, fills: Policy) -> None:
 
 def max_request_tokens(room: Capacity, fills: Policy, shares: bool = False) -> int:
     """The largest number of tokens of one request in the cache of its rank, drafts included."""
-    # One more where prefixes are shared: the block of the last token may be cached and be read again.
+    # One more token with shared prefixes: the block of the last token may be cached and processed again.
     blocks = room.pool(BlockPool, BlockPool)
     kept = fills.spare(room.blocks) + shares * blocks.pages_of_block + room.state
     most = room.blocks // room.ranks - kept
@@ -143,7 +143,7 @@ def _pool(job: Workload) -> KvPool:
 # Rules for prefill and decode servers
 
 Rule = Callable[[Program, Program], "str | None"]
-SOME = 4096  # tokens at which the caches of two programs are compared
+SOME = 4096  # context in tokens for a comparison of the caches of two programs
 
 
 def check_pools(engine: str, prefill: Program, decode: Program) -> None:
@@ -161,7 +161,7 @@ def check_pools(engine: str, prefill: Program, decode: Program) -> None:
 
 
 def check_drafts(prefill: Profile, decode: Profile) -> None:
-    """InputError for drafts that the engine does not take in pools, or that the two sides make otherwise.
+    """InputError for drafts that the engine does not support in pools, or that differ between the two sides.
 
     "P and D instances must use compatible speculation configurations": method and model of drafts must match
     (docs/features/nixl_connector_compatibility.md of vLLM).
@@ -292,13 +292,13 @@ class Profile(Immutable):
         return other
 
     def admitted(self, load: Load) -> Load:
-        """The requests that are short enough, with drafts; InputError where one of them could never run."""
+        """The requests that are short enough, with drafts; InputError if one of them can never run."""
         load = self.drafting(self.short(load))
         check_load(load, self.capacity(load.longest, load.longest_request[0]), self.policy)
         return load
 
     def drafting(self, load: Load) -> Load:
-        """The same requests with the drafts of this profile."""
+        """Return the requests with the drafts of this profile."""
         if self.drafts is None:
             return load
         return replace(load, drafts=(self.drafts.tokens, self.drafts.acceptance))
@@ -306,7 +306,7 @@ class Profile(Immutable):
     def short(self, load: Load) -> Load:
         """The requests that are no longer than `max_model_len`, by default the positions of the model.
 
-        InputError where all are longer.
+        InputError if all requests are longer.
         """
         if not isinstance(load, Load):
             refuse("load", load, "requests as llmir.traffic gives them")
@@ -335,7 +335,7 @@ class Profile(Immutable):
             warm_up: Number of first requests excluded from latencies and goodput. The default is 0, and two
                 for each user in a closed loop.
             max_ttft_s, max_tpot_s: Limits in seconds; goodput counts the requests within them.
-            replicas: Number of replicas; independent ranks of each count as servers too.
+            replicas: Number of replicas; independent ranks of each count as servers, too.
             router: The router: round-robin (the default), random, least-loaded or prefix-aware.
         """
         copies = self.ranks * integer("replicas", replicas, 1, REPLICAS)
@@ -354,7 +354,8 @@ class Profile(Immutable):
 def result_fields(
     asked: Load, load: Load, warm_up: object, max_ttft_s: object, max_tpot_s: object
 ) -> dict[str, Any]:
-    """The fields of a result that define what counts; `asked` is the load including refused requests.
+    """The fields of a result that define which requests count; `asked` is the load including refused
+    requests.
 
     InputError for a warm-up of all requests, and for invalid limits.
     """
@@ -481,7 +482,7 @@ def _routers(
 ) -> tuple[Router, Router]:
     """The routers of prefill and of decode servers.
 
-    Prompts can be routed by prefix, caches cannot: they are sent to the least loaded decode server then.
+    Prompts can be routed by prefix, caches cannot: caches are sent to the least loaded decode server.
     """
     names = name, "least-loaded" if name == "prefix-aware" else name
     sides = zip(names, replicas, loads, rooms, strict=True)
@@ -490,7 +491,7 @@ def _routers(
 
 
 def _rank_bytes(profile: Profile, tokens: Array) -> Number:
-    """Cache bytes of `tokens` tokens on a rank, including a draft model's."""
+    """Cache bytes of `tokens` tokens on a rank, including the draft model."""
     own = rank_bytes(profile.job.program, 1, tokens)
     drafter = profile.drafts and profile.drafts.drafter
     return own + rank_bytes(drafter, 1, tokens) if drafter else own

@@ -75,9 +75,9 @@ class BlockPool:
         return sum(group.pages for group in kept) if self.groups else 1
 
     def chunk(self, cached: int, new: int) -> int:
-        """The blocks of a sequence while a step prefills `new` tokens of it, after `cached` ones.
+        """The blocks of a sequence during a step that prefills `new` tokens after `cached` ones.
 
-        If steps overlap, the tokens of the previous step are in flight too.
+        If steps overlap, the tokens of the previous step are in flight, too.
         """
         if not self.groups:
             return -(-(cached + new) // self.size)
@@ -86,7 +86,7 @@ class BlockPool:
         return int(pages(self.groups, cached + new, flying))
 
     def prompt(self, tokens: int) -> int:
-        """Blocks that are free when a prompt is admitted as a whole."""
+        """Free blocks at the admission of a prompt as a whole."""
         if not self.groups:
             return -(-tokens // self.size)
         budget, steps = self.in_flight
@@ -177,7 +177,7 @@ class GroupedBlockPool(BlockPool):
         for number, (group, each) in enumerate(zip(self.groups, self._each, strict=True)):
             limit = group.limit
             if limit is not None:
-                last = (limit - 1) * group.tokens  # the context that takes the last block
+                last = (limit - 1) * group.tokens  # the context at which the last block is allocated
                 if context > last:
                     continue
                 end = step + last + 1 - context, number, (step - context) % group.tokens
@@ -229,9 +229,9 @@ class PrefixCache:
     """Cached blocks by hashes of their tokens, as in vLLM (vllm/v1/core/block_pool.py).
 
     A hash represents the full blocks of a prefix. `users` counts the running requests that use the blocks of
-    each hash, once they are prefilled, and `size` is the number of its blocks. Idle blocks, which no request
-    uses, count as free. They stay in the cache until they are needed. Eviction follows the order in which
-    they were freed, with the last blocks of a request first.
+    each hash after prefill, and `size` is the number of its blocks. Idle blocks, which no request uses, count
+    as free. They stay in the cache until they are needed. Eviction follows the order in which they were
+    freed, with the last blocks of a request first.
 
     Requests share the blocks of layers that retain all tokens, `pages` of the pool for each block. Blocks of
     windows are counted for each request.
@@ -263,7 +263,9 @@ class PrefixCache:
         return found
 
     def needed(self, request: int, cached: int) -> int:
-        """The free blocks that a request with `cached` cached tokens takes: idle ones, and of windows."""
+        """The free blocks that a request with `cached` cached tokens needs: idle blocks, and blocks of
+        windows.
+        """
         idle = sum(self.size[each] for each in self._first(request, cached) if not self.users[each])
         return idle * self.pages + self._apart(cached)
 
@@ -290,7 +292,7 @@ class PrefixCache:
         """Record that `done` tokens of a request are prefilled: others may share its blocks of complete
         hashes.
 
-        If another request's blocks represent a hash, this request's blocks may do so once those are evicted.
+        If another request's blocks represent a hash, this request's blocks replace them after their eviction.
         """
         first, own = self._known[request]
         hashes, size, covered = self.hashes[request], self.blocks.size, self.covered[request]
@@ -320,7 +322,9 @@ class PrefixCache:
                 self.blocks.free += self.size[each] * self.pages
 
     def untouched(self, request: int, enough: int) -> int:
-        """Blocks, `enough` at most, that can be taken before idle ones go that a request would use."""
+        """Blocks, up to `enough`, that can be allocated before the eviction of idle blocks that a request
+        would use.
+        """
         found = set(self._first(request, self.kept(request)))
         left = self.blocks.free - self._spare
         for each in self._idle:
@@ -330,7 +334,7 @@ class PrefixCache:
         return left
 
     def evict(self, free: int) -> None:
-        """Evict idle blocks until at most `free` are left, because others took them."""
+        """Evict idle blocks until at most `free` remain, because others were allocated."""
         while self._spare > free:
             each, _ = self._idle.popitem(last=False)
             del self.users[each]

@@ -51,16 +51,17 @@ from llmir.base.values import Figures, Immutable, figure
 
 # Accepted tokens of speculative decoding
 
-GROUP = 256  # requests that are drawn together
-GROUPS = 64  # groups that are cached
+GROUP = 256  # number of requests that are drawn together
+GROUPS = 64  # number of cached groups
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class AcceptedTokens(Immutable):
     """The tokens that each step yields for each request: the drafts before the first rejected one, plus one.
 
-    A step verifies `tokens` drafts, each accepted with probability `acceptance`. For each request as many
-    steps are drawn as it could need, `lengths`: its tokens after the first one. Requests are drawn in groups.
+    A step verifies `tokens` drafts, each accepted with probability `acceptance`. For each request, random
+    numbers are drawn for the largest possible number of steps, `lengths`: its tokens after the first.
+    Requests are drawn in groups.
     """
 
     tokens: int
@@ -83,7 +84,7 @@ class AcceptedTokens(Immutable):
         return ends
 
     def __call__(self, request: int) -> Array:
-        """The tokens of each step of a request, one at least."""
+        """The tokens of each step of a request, at least one."""
         number, place = divmod(request, GROUP)
         first = self._ends[request - 1] if place else 0
         return self._group(number)[first : self._ends[request]]
@@ -104,7 +105,7 @@ class AcceptedTokens(Immutable):
 
 # Loads
 
-TOKENS = 512  # tokens that a hash stands for, in Mooncake's traces and by AIPerf's default
+TOKENS = 512  # tokens of a hash in Mooncake's traces and by AIPerf's default
 FAR = 1 << 32  # more blocks than any session has
 
 
@@ -147,34 +148,34 @@ class Load(Figures):
 
     @figure
     def written(self) -> Array:
-        """Cached tokens when a request ends: the last one that it generates is never read."""
+        """Cached tokens when a request ends: the last generated token is never processed."""
         return np.asarray(self.prompt + self.generate - 1)
 
     @figure
     def reserved(self) -> Array:
-        """Cached tokens when it ends, if it is not cancelled."""
+        """Cached tokens at its end, if it is not canceled."""
         return self.written if self.asked is None else np.asarray(self.prompt + self.asked - 1)
 
     @figure
     def stays_s(self) -> Array | None:
-        """The time each client waits for the response; None if all wait without limit."""
+        """The time that each client waits for the response; None if all wait without limit."""
         if self.leave_s is None:
             return None if self.timeout_s is None else np.full(len(self), self.timeout_s)
         return np.minimum(self.leave_s, np.inf if self.timeout_s is None else self.timeout_s)
 
     @figure
     def yields(self) -> AcceptedTokens | None:
-        """Tokens that each step yields of each request; None without drafts, where it is one."""
+        """The tokens of each step of each request; None without drafts, with one token per step."""
         return self.drafts and AcceptedTokens(*self.drafts, self.seed, self.generate - 1)
 
     @property
     def shares(self) -> bool:
-        """Whether prompts share prefixes that are known."""
+        """Whether prompts share known prefixes."""
         return bool(self.hashes) or self.sessions is not None
 
     @figure
     def after(self) -> Array:
-        """The turn before each request in its session; -1 where there is none."""
+        """The previous turn of each request in its session; -1 without one."""
         found = np.full(len(self), -1)
         if self.sessions is not None:
             order = np.argsort(self.sessions, kind="stable")
@@ -209,9 +210,9 @@ class Load(Figures):
 
     @property
     def rate(self) -> float | None:
-        """The arrival rate per second; None for users, for no requests, and if all arrive at once.
+        """The arrival rate per second; None in a closed loop, without requests, and if all arrive at once.
 
-        For sessions all turns count, over the time in which sessions begin: the long-run rate.
+        For sessions, the long-run rate: all turns count, over the time in which sessions start.
         """
         span = float(self.arrival_s[-1] - self.arrival_s[0]) if len(self) else 0.0
         return (len(self) - 1) / span if span else None
@@ -223,7 +224,7 @@ class Load(Figures):
 
     @property
     def sessions_per_s(self) -> float | None:
-        """The sessions that begin per second; None without sessions."""
+        """The sessions that start per second; None without sessions."""
         if self.sessions is None:
             return None
         begin = self.arrival_s[self.after < 0]
@@ -305,7 +306,7 @@ def length_distribution(name: str, said: object) -> Draw:
 
 
 def longest_length(name: str, said: object) -> int | None:
-    """The longest length that a law draws; None where it has no limit.
+    """The largest length of a distribution; None if it is unbounded.
 
     >>> longest_length("prompt", "uniform:1,3"), longest_length("prompt", "exponential:3")
     (3, None)
@@ -316,7 +317,7 @@ def longest_length(name: str, said: object) -> int | None:
 
 
 def _law(name: str, said: object) -> tuple[str, list[float]]:
-    """The word and the numbers of a law, or of a number of tokens."""
+    """The name and the numbers of a distribution, or of a number of tokens."""
     word, _, numbers = said.strip().partition(":") if isinstance(said, str) else ("", "", "")
     if not word.isidentifier():
         tokens = integer(name, parse_field(said) if isinstance(said, str) else said, 1, LONGEST)
@@ -346,7 +347,7 @@ def closed_loop_requests(users: int) -> int:
 
 
 def closed_loop_warm_up(load: Load) -> int:
-    """The first requests that do not count by default: two of each user who has more than two."""
+    """The number of requests that do not count by default: the first two of each user with more than two."""
     warm = WARM_ROUNDS * (load.users or 0)
     return warm if warm < len(load) - (load.users or 0) else 0
 
@@ -428,7 +429,7 @@ FIRST = 5  # wrong rows that an error names
 class TraceFormat(NamedTuple):
     """The names of the columns for time, prompt and output, the conversion of times, and cancellations.
 
-    Cancellation columns are the tokens after which a client leaves, and the time at which it leaves.
+    Columns for cancellation: the tokens after which a client leaves, and the time at which it leaves.
     """
 
     time: str
@@ -458,11 +459,11 @@ JSON = TraceFormat("timestamp", "input_length", "output_length", lambda ms: floa
 
 
 def trace_load(path: Path, speed: float = 1.0) -> Load:
-    """The requests of a file, `speed` times as fast; the first comes at 0.
+    """The requests of a file, `speed` times as fast; the first arrives at 0.
 
-    They come closer together by `speed`, but clients that leave wait as long. InputError for a file that is
-    none of these, and for rows that are not sorted, or have cells that are missing, negative or no numbers:
-    the first five.
+    Gaps between arrivals shrink by `speed`, but the patience of clients does not change. InputError for an
+    unknown format, and for rows that are not sorted or have missing, negative or non-numeric cells: the first
+    five.
     """
     name = plain(str(path))
     try:
@@ -511,7 +512,7 @@ def _before(row: TraceRow, rows: list[TraceRow]) -> bool:
     return bool(rows) and row.time_s < rows[-1].time_s
 
 
-Lines = Iterator[tuple[int, "TraceRow | str"]]  # or the error in place of a row
+Lines = Iterator[tuple[int, "TraceRow | str"]]  # or the error of a row
 
 
 def _csv(path: Path) -> Lines:
@@ -540,7 +541,7 @@ class _TraceRowError(Exception):
 
 
 def _row(form: TraceFormat, row: Mapping[str, Any]) -> TraceRow | str:
-    """A row's request, or what is wrong with it."""
+    """The request of a row, or the error in it."""
     if missing := [name for name in form[:3] if row.get(name) in (None, "")]:
         return f"{missing[0]} is missing"
     try:

@@ -17,7 +17,7 @@ from llmir.base.values import Figures, figure
 
 from .result import LatencySpread, Simulation
 
-# Student's t at 97.5%, by degrees of freedom from 1; beyond, 1.96 is 5% less at most.
+# Student's t at 97.5%, by degrees of freedom from 1; for more, 1.96 is less than 5% too small.
 STUDENT = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
@@ -53,7 +53,7 @@ class Replications(Figures, Result, PageExport):
 
     @figure
     def figures(self) -> Mapping[str, Interval]:
-        """Intervals of rates, of goodput where there are limits, and of cost and energy."""
+        """Intervals of rates, of goodput if limits are set, and of cost and energy."""
         columns = {name: [getattr(run, name) for run in self.runs] for name in RATES}
         spent = [run.spending._asdict() for run in self.runs]
         columns |= {name: [run[name] for run in spent] for name in spent[0]}

@@ -47,7 +47,7 @@ class SimulatedServer(Protocol):
         """Its drafts of speculative decoding."""
 
     def of(self, longest: int) -> Workload:
-        """Its workload at requests of at most `longest` tokens."""
+        """The workload with requests of at most `longest` tokens."""
 
     def prices(self) -> StepTimes:
         """The times of its steps."""
@@ -58,8 +58,8 @@ class SimulatedServer(Protocol):
 GROWTH = 0.01  # seconds per second; faster growth of waits indicates an overload of at least 1%
 FEW = 50  # requests; the waits of fewer do not show growth reliably
 ENOUGH = 3000  # requests with which a server is saturated, at least
-# Requests for each that runs at once. With 3 of 1,024 a server answers 5% more than it does for long, with 10
-# less than 1% more.
+# Number of requests, relative to the requests that run at once. With 3 times 1,024 requests, the measured
+# rate is 5% above the long-run rate; with 10 times, less than 1%.
 TURNS = 10
 
 
@@ -100,7 +100,7 @@ def saturation_rate(prices: StepTimes, policy: Policy, capacity: Capacity, load:
     course = serve(prices, policy, capacity, at_once).course
     start_s, end_s = np.asarray(course.start_s), np.asarray(course.end_s)
     first, last = float(np.partition(end_s, count // 5)[count // 5]), float(start_s.max())
-    if last <= first:  # in one step
+    if last <= first:  # all requests run in one step
         return count / float(end_s.max())
     served_s = np.minimum(end_s, last) - np.maximum(start_s, first)
     return float((np.maximum(served_s, 0) / (end_s - start_s)).sum()) / (last - first)
@@ -178,7 +178,7 @@ class Simulation(Figures, Result, PageExport):
 
     @property
     def policy(self) -> Policy:
-        """How the engine fills its steps."""
+        """The scheduling policy of the engine."""
         return self.profile.policy
 
     @figure
@@ -198,7 +198,7 @@ class Simulation(Figures, Result, PageExport):
 
     @figure
     def given_up(self) -> Array:
-        """Whether each request was given up before it had all its tokens."""
+        """Whether each request was given up before its last token."""
         return np.asarray(self.made < self.load.generate)
 
     @property
@@ -208,7 +208,7 @@ class Simulation(Figures, Result, PageExport):
 
     @figure
     def ttft_s(self) -> Array:
-        """Seconds from arrival to first token; NaN if there is none."""
+        """Seconds from arrival to first token; NaN without a token."""
         return elapsed(self.arrival_s, self.first_s)
 
     @figure
@@ -223,12 +223,12 @@ class Simulation(Figures, Result, PageExport):
 
     @figure
     def e2e_s(self) -> Array:
-        """Seconds from arrival to last token; NaN if given up."""
+        """Seconds from arrival to last token; NaN if the request was given up."""
         return np.where(self.given_up, np.nan, self.end_s - self.arrival_s)
 
     @figure
     def tpot_s(self) -> Array:
-        """Mean time per token after the first; NaN for one token, and if given up."""
+        """Mean time per token after the first; NaN for one token, or if the request was given up."""
         later = np.where(self.given_up, 0, self.load.generate - 1)
         none = np.full(len(later), np.nan)
         return np.asarray(np.divide(self.end_s - self.first_s, later, out=none, where=later > 0))
@@ -256,7 +256,7 @@ class Simulation(Figures, Result, PageExport):
 
     @property
     def goodput(self) -> float | None:
-        """Requests within the limits, a second; None without limits."""
+        """Requests per second within the limits; None without limits."""
         if not self._limited:
             return None
         begin, end = self.arrival_s[self.warm_up :].min(), self.end_s.max()
@@ -273,7 +273,9 @@ class Simulation(Figures, Result, PageExport):
 
     @figure
     def rate(self) -> float | None:
-        """Requests a second that came, with all turns of sessions; None of users, and of all at once."""
+        """Arrivals per second, with all turns of sessions; None in a closed loop, and if all arrive
+        at once.
+        """
         span = float(np.ptp(self.arrival_s)) if len(self.load) else 0.0
         return None if self.load.users or not span else (len(self.load) - 1) / span
 
@@ -281,7 +283,7 @@ class Simulation(Figures, Result, PageExport):
     def overloaded(self) -> bool | None:
         """Whether requests arrive faster than they complete, or waits grow.
 
-        None for users, who wait for responses, and for fewer than `FEW` requests.
+        None in a closed loop, in which users wait for responses, and for fewer than `FEW` requests.
         """
         if self.load.users or len(self.load) < FEW:
             return None
@@ -291,12 +293,12 @@ class Simulation(Figures, Result, PageExport):
 
     @property
     def _waits(self) -> Array:
-        """Seconds from arrival until each is first read, or given up."""
+        """Seconds from arrival until prefill starts or the request is given up."""
         return np.minimum(self.start_s, self.end_s) - self.arrival_s
 
     @figure
     def largest_rate(self) -> float:
-        """Requests a second that the server answers at most; at lower rates it is stable."""
+        """The largest stable rate of the server in requests per second."""
         if not len(self.load):
             return float("inf")
         return saturation_rate(self.profile.prices(), self.policy, self.capacity, self.load)
@@ -308,7 +310,7 @@ class Simulation(Figures, Result, PageExport):
 
     @property
     def output_tokens_per_s(self) -> float:
-        """Tokens that all requests together get in a second."""
+        """Output tokens per second of all requests."""
         return self._rate(self.made)
 
     def _rate(self, counts: Array) -> float:
@@ -358,7 +360,7 @@ class Simulation(Figures, Result, PageExport):
         long = (f"{many} more tokens than the model may have; refused, and not in any figure",)
         drafts = self.profile.drafts
         verified = (drafts.note(self.job.program),) if drafts else ()
-        # Not of a report's one batch, which would leave ranks idle.
+        # Not the notes of a report with one batch, which would leave ranks idle.
         given = *program_notes(self.job.program), *self.job.prefill.plan.notes
         budget = self.job.pool.tokens if self.job.pool else self.capacity.tokens
         more = f"steps take {self.capacity.tokens:,} tokens, a prompt beside all sequences"
@@ -495,7 +497,7 @@ class ReplicaSimulation(Simulation):
 
     @figure
     def largest_rate(self) -> float:
-        """Requests a second that all replicas answer at most."""
+        """The largest stable request rate of all replicas, in requests per second."""
         return len(self.replicas) * super().largest_rate
 
     @property
@@ -532,9 +534,9 @@ def _figures(replica: Simulation, duration_s: float) -> Mapping[str, Any]:
 
 
 def _part(whole: Simulation, kept: Array, warm_up: int) -> Simulation:
-    """The requests of a mask; the first `warm_up` of all requests are excluded in the part too."""
+    """The requests of a mask; the first `warm_up` of all requests are excluded from the part, too."""
     arrays = {name: getattr(whole, name)[kept] for name in BY_REQUEST}
-    # A router sends users now here, now there.
+    # A router sends the requests of a user to different replicas.
     load = whole.load if kept.all() else replace(whole.load.only(kept), users=None)
     return replace(whole, load=load, warm_up=int(kept[:warm_up].sum()), **arrays)
 
@@ -572,7 +574,7 @@ class PoolSimulation(Simulation):
         channel: Channel,
         **counted: Any,
     ) -> PoolSimulation:
-        """The result of a finished run, from those of both kinds of servers."""
+        """The result of a finished run, from the results of both kinds of servers."""
         goes_on = np.array(run.decode.place) >= 0
         shared: dict[str, Any] = {f.name: getattr(prefill, f.name) for f in fields(Simulation) if f.init}
         for name in ("profile", "capacity", "most_blocks", "joined_s", "resumed_s"):
@@ -604,12 +606,12 @@ class PoolSimulation(Simulation):
 
     @figure
     def places(self) -> Mapping[str, Array]:
-        """The prefill and the decode server of each request; -1 where it decodes nothing."""
+        """The prefill and the decode server of each request; -1 if it does not decode."""
         prefill, decode = self._both
         return {"prefill": prefill.place, "decode": self._of_decode(decode.place, -1)}
 
     def _of_decode(self, values: Array, none: float = np.nan) -> Array:
-        """Values of requests that decode, as an array over all requests, `none` elsewhere."""
+        """Values of decoding requests as an array over all requests, with `none` for the others."""
         found = np.full(len(self.load), none, dtype=np.result_type(values, none))
         found[self.goes_on] = values
         return found
@@ -631,7 +633,7 @@ class PoolSimulation(Simulation):
 
     @figure
     def latencies(self) -> Mapping[str, LatencySpread | None]:
-        """The spread of each figure; `transfer` and `admission` come after prefill."""
+        """The distribution of each latency; `transfer` and `admission` come after prefill."""
         more = {
             name: latency_spread(getattr(self, f"{name}_s")[self.warm_up :])
             for name in ("transfer", "admission")
@@ -642,7 +644,7 @@ class PoolSimulation(Simulation):
 
     @property
     def _gaps(self) -> tuple[Array, Array]:
-        """Those at decode servers, and from the first token to the second."""
+        """The gaps at decode servers, and from the first token to the second."""
         _, decode = self._both
         seconds, counts = decode._gaps
         second = (self._of_decode(decode.first_s) - self.first_s)[self.warm_up :]
@@ -722,7 +724,7 @@ class ServerUsage(NamedTuple):
 
 
 class ServingCost(NamedTuple):
-    """Cost and energy of a simulation; None if a device lacks a price or power limit, or without tokens.
+    """Cost and energy of a simulation; None without tokens, or if a device has no price or power limit.
 
     The values are dollars per million output tokens, over the total time of all devices and over the time of
     their steps; the largest joules per token in steps; and requests within the limits per dollar.
@@ -735,7 +737,7 @@ class ServingCost(NamedTuple):
 
     @property
     def known(self) -> bool:
-        """Whether there is a figure."""
+        """Whether there is at least one value."""
         return any(figure is not None for figure in self)
 
 

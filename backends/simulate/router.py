@@ -34,7 +34,9 @@ class Router(ABC):
     """
 
     name: ClassVar[str]
-    blind: ClassVar[bool] = False  # to loads of replicas, so that each replica can be simulated alone
+    blind: ClassVar[bool] = (
+        False  # ignores the loads of replicas, so that each replica can be simulated separately
+    )
 
     def __init__(self, replicas: int, load: Load, capacity: Capacity) -> None:
         self.replicas = replicas
@@ -84,7 +86,7 @@ class PrefixHistory:
         return found
 
     def use(self, request: int) -> None:
-        """A prompt is sent: its hashes are the most recent; the least recent ones are forgotten."""
+        """Record a prompt: its hashes become the most recent, and the least recent hashes are removed."""
         for known in self.hashes[request]:
             self._recent[known] = None
             self._recent.move_to_end(known)
@@ -133,12 +135,12 @@ class Random(Router):
 
 @ROUTERS.register("least-loaded")
 class LeastLoaded(Router):
-    """The replica with the fewest unfinished requests, the first of equal ones."""
+    """The replica with the fewest unfinished requests; the first of several."""
 
     name: ClassVar[str] = "least-loaded"
 
     def choose(self, request: int, unanswered: Sequence[int]) -> int:
-        """The least loaded replica; running requests count too."""
+        """The least loaded replica; running requests count, too."""
         return min(range(self.replicas), key=unanswered.__getitem__)
 
 
@@ -165,7 +167,7 @@ class PrefixAware(LeastLoaded):
         self.hashed = [each * len(own) for own in hashes]
 
     def choose(self, request: int, unanswered: Sequence[int]) -> int:
-        """By load, by prefix, or by tokens sent."""
+        """Assign by load, by prefix, or by the number of tokens."""
         most, least = max(unanswered), min(unanswered)
         if most - least > LEAD and most > TIMES * least:
             chosen = super().choose(request, unanswered)

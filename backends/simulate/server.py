@@ -10,8 +10,8 @@ start, seconds and number of steps of a run; decoding sequences and their cached
 new tokens and prompts; waiting requests; KV blocks in use at its end.
 
 `fast_loop` is a fast event loop for a server that never runs out of KV-cache blocks: no request is preempted
-and at most one prompt is partly prefilled. It is a single loop, since function calls would take as long as
-their work. It leaves the same state as `Server.advance`, to the last digit.
+and at most one prompt is partly prefilled. It is a single loop, because function calls would take as much
+time as their work. Its results equal those of `Server.advance`, to the last digit.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Capacity(NamedTuple):
         return {**self._asdict(), "groups": [group._asdict() for group in self.groups]}
 
     def pool(self, kind: type[SomePool], grouped: type[SomePool]) -> SomePool:
-        """The blocks, none of them in use."""
+        """The pool with all blocks free."""
         if not self.groups:
             return kind(self.blocks, self.block)
         return grouped(self.blocks, self.block, self.groups, (self.tokens, self.overlap))
@@ -83,7 +83,9 @@ class Capacity(NamedTuple):
 
     @property
     def ahead_blocks(self) -> int:
-        """The blocks that windows may need for tokens in flight: of an admitted prompt, and of others."""
+        """The blocks that windows may need for tokens in flight: of an admitted prompt, and of other
+        requests.
+        """
         flying = self.overlap * self.tokens
         windows = [group for group in self.groups if group.kept is not None] if flying else []
         return 2 * sum(group.pages * (-(-flying // group.tokens) + 1) for group in windows)
@@ -187,7 +189,8 @@ class Policy(ABC):
     - `mixes`: Prefill shares steps with decodes; otherwise it has separate steps.
     - `ahead`: A step is filled while the previous one runs, so requests that arrive meanwhile start one step
       later.
-    - `cautious`: A prompt is admitted when all of it has blocks; otherwise when its first chunk has.
+    - `cautious`: A prompt is admitted when there are blocks for all of it; otherwise when there are blocks
+      for its first chunk.
     - `receive_interval`: Above 1, the policy looks for new requests only after this number of decode steps
       and after each prefill step; otherwise before every step.
 
@@ -203,14 +206,14 @@ class Policy(ABC):
 
     @abstractmethod
     def admits(self, server: Server, request: int, new: int) -> bool:
-        """Whether the first request that waits is admitted, to read `new` tokens in this step."""
+        """Whether the first waiting request is admitted, to prefill `new` tokens in this step."""
 
     @abstractmethod
     def relieve(self, server: Server) -> None:
-        """Preempts requests until all others that decode have blocks for the next step."""
+        """Preempt requests until the other decoding requests have blocks for the next step."""
 
     def longest(self, prompt: Array, written: Array) -> Array:
-        """Tokens that a request reads in a step at most, if not in chunks: after a preemption, all it had."""
+        """The most tokens of a request in one step without chunks: after a preemption, all of its tokens."""
         return written
 
     def spare(self, blocks: int) -> int:
@@ -218,9 +221,10 @@ class Policy(ABC):
         return 0
 
     def roomy(self, capacity: Capacity) -> int | None:
-        """Spare blocks with which an admission never fails for lack of blocks; None where that is not known.
+        """The number of spare blocks with which an admission never fails for lack of blocks; None if it is
+        not known.
 
-        Spare are those beyond the final blocks of all that run, the one to be admitted among them.
+        Spare blocks exceed the final blocks of all running requests, including the next one.
         """
         return None
 
@@ -235,7 +239,7 @@ class Policy(ABC):
         decodes = capacity.rows * -(-server.decoding // server.lanes) if self.mixes else 0
         left, blocks = [capacity.tokens - decodes] * capacity.ranks, server.blocks
         for request, done in list(server.reading.items()) if server.reading else ():
-            if request not in server.reading:  # it was preempted for an earlier one
+            if request not in server.reading:  # it was preempted for an earlier request
                 break
             rank = running[request]
             new = min(left[rank], server.to_read[request] - done)
@@ -263,7 +267,7 @@ class Policy(ABC):
             left[rank] -= new
 
     def free(self, server: Server) -> int:
-        """Free blocks, less those that decodes of the same step will take."""
+        """Free blocks, minus the blocks that decodes of this step will need."""
         return server.blocks.free - (server.blocks.due(server.step) if self.mixes else 0)
 
 
@@ -277,8 +281,8 @@ class Server:
 
     - `waiting` for admission; `late` ones arrived when the next step was already filled.
     - `running` maps admitted requests, in order, to their ranks; `on_ranks` counts them by rank.
-    - `reading` contains those in prefill, with their cached tokens.
-    - `ends` is a heap of the decoding ones, each with the step after which it ends.
+    - `reading` contains the requests in prefill, with their cached tokens.
+    - `ends` is a heap of the decoding requests, each with the step after which it ends.
     - `deadlines` is a heap of the times at which requests are given up.
 
     Columns by request: `to_read` is the number of tokens to prefill, after a preemption including generated
@@ -286,8 +290,8 @@ class Server:
     blocks; `last_s` the end of prefill or the last token before a preemption; a client waits `stays_s` from
     `since_s` on.
 
-    The next step has the number `step`. In it `decoding` sequences decode, with `kept` cached tokens in
-    total. `chunks` are its prefill chunks: by request, new tokens after cached ones. `demand` is the sum of
+    The next step has the number `step`. In this step, `decoding` sequences decode, with `kept` cached tokens
+    in total. `chunks` are its prefill chunks: request, new tokens and cached tokens. `demand` is the sum of
     `final` over running requests. Before the step `hold_until` the policy runs no prefill. Before the step
     `received` the policy looked for new requests. `flying` blocks contain tokens in flight, which windows
     leave after the step.
@@ -317,7 +321,7 @@ class Server:
         self.cancelled: list[int] = (load.reserved - load.written).tolist()
         self.stays_s: list[float] | None = None if load.stays_s is None else load.stays_s.tolist()
         self.since_s = course.arrival_s
-        # One more where prefixes are shared: the block of the last token may be cached and be read again.
+        # One more token with shared prefixes: the block of the last token may be cached and processed again.
         most = load.reserved + capacity.rows - 1
         shared = self._pool().pages_of_block * load.shares
         self.final: list[int] = (self._pool().of_each(most) + shared + capacity.state).tolist()
@@ -327,7 +331,7 @@ class Server:
         self._reset()
 
     def _pool(self) -> BlockPool:
-        """All blocks, none of them in use."""
+        """The pool with all blocks free."""
         return self.capacity.pool(BlockPool, GroupedBlockPool)
 
     def _reset(self) -> None:
@@ -396,7 +400,9 @@ class Server:
                 self.waiting.extend(late)
 
     def _receive(self) -> list[int]:
-        """The requests that wait after the next step; those for which the policy looks later stay `late`."""
+        """The requests that wait after the next step; requests that the policy considers later stay
+        `late`.
+        """
         late, running = self.late, self.decoding or self.reading or self.waiting
         if not late or (self.policy.receive_interval > 1 and running and self._steps_until_receive()):
             return []
@@ -413,7 +419,7 @@ class Server:
 
     @property
     def begins_s(self) -> float:
-        """When its next step begins, if it has one."""
+        """The start of its next step, if it has one."""
         return self.now
 
     @property
@@ -423,7 +429,7 @@ class Server:
 
     @property
     def may_lack_blocks(self) -> bool:
-        """Whether there may be too few blocks for all that run to end without a preemption."""
+        """Whether the blocks may not suffice for all running requests to end without a preemption."""
         return self.demand + self.ahead > self.blocks.total
 
     @property
@@ -433,16 +439,18 @@ class Server:
 
     @property
     def lacks_blocks(self) -> bool:
-        """Whether the next decode step takes more blocks than are free."""
+        """Whether the next decode step needs more blocks than are free."""
         return self.blocks.due(self.step) > self.blocks.free
 
     @property
     def most_held(self) -> int:
-        """Blocks in use at most."""
+        """The most blocks in use."""
         return int(log_column(self.log, "blocks").max(initial=0))
 
     def unread(self, request: int) -> int:
-        """Tokens to read of the first request that waits, if it is admitted now: those not in the cache."""
+        """Tokens to prefill of the first waiting request, if it is admitted now: those that are not
+        cached.
+        """
         if self.sharing is not None:
             block = self.capacity.block  # only full blocks are found; at least one token is prefilled
             most = (self.to_read[request] - 1) // block * block
@@ -459,7 +467,9 @@ class Server:
         return self.sharing.needed(request, cached) + own - blocks.of(cached) + state
 
     def least_loaded_rank(self, left: Sequence[int]) -> int:
-        """The rank with the fewest tokens to read beyond what is `left` of its budget, then requests."""
+        """The rank with the fewest tokens to prefill beyond the rest of its budget (`left`), then with the
+        fewest requests.
+        """
         unread = [-tokens for tokens in left]
         for request, done in self.reading.items():
             unread[self.running[request]] += self.to_read[request] - done
@@ -483,7 +493,9 @@ class Server:
         self.schedule_chunk(request, cached, new)
 
     def schedule_chunk(self, request: int, done: int, new: int) -> None:
-        """The next step reads `new` tokens of a request after `done` cached ones: they take blocks now."""
+        """Prefill `new` tokens of a request after `done` cached ones in the next step, and allocate their
+        blocks.
+        """
         blocks, cached = self.blocks, done + new
         if blocks.groups:
             held, flying = blocks.of(cached), blocks.chunk(done, new)
@@ -510,19 +522,19 @@ class Server:
         return self.generate[request] - self.left(request, end)
 
     def left(self, request: int, end: int) -> int:
-        """Tokens that such a request has to come."""
+        """The remaining output tokens of the request."""
         return end - self.step
 
     def to_come(self, most: int) -> int:
-        """Tokens to come of all that decode, `most` of each at most, as if nobody cancelled."""
+        """The remaining output tokens of all decoding requests, at most `most` each, without cancellation."""
         return sum(min(end - self.step + self.cancelled[request], most) for end, request in self.ends)
 
     def preempt(self, request: int) -> None:
-        """Frees the blocks of a request; its tokens are read again when it is admitted again."""
+        """Free the blocks of a request; its tokens are processed again after the next admission."""
         self.preempted += 1
         self.course.preemptions[request] += 1
         if self.sharing is not None and (free := self.policy.free(self)) >= 0:
-            self.sharing.evict(free)  # blocks for decodes of this step are taken before these are cached
+            self.sharing.evict(free)  # blocks for decodes of this step are allocated before these are cached
         self._drop(request)
 
     def _drop(self, request: int) -> None:
@@ -569,7 +581,7 @@ class Server:
     def _decode_steps(self, once: bool) -> None:
         """A run of decode steps: to the next end of a request, `until` is reached, or blocks run short.
 
-        `once` is for a single step, where the step after it may admit what this one could not.
+        `once` is for a single step, if the next step may admit another request.
         """
         now, step, decodes, kept = self.now, self.step, self.decoding, self.kept
         last = self.ends[0][0]
@@ -698,7 +710,7 @@ class Server:
 
 # Fast loop
 
-NEVER = 1 << 62  # a step that none is
+NEVER = 1 << 62  # a step number that never occurs
 
 
 def is_deterministic(server: Server) -> bool:
@@ -721,7 +733,7 @@ def is_deterministic(server: Server) -> bool:
 
 
 def is_uncontended(server: Server) -> bool:
-    """Whether all that have come decode, and half the blocks are left when they end."""
+    """Whether all arrived requests decode, and half of the blocks remain free when they end."""
     if server.waiting or server.late or server.reading:
         return False
     return 2 * server.demand < server.blocks.total and server.demand <= room_for_all(server)
@@ -749,10 +761,10 @@ def fast_loop(server: Server, first: int, comes_s: Sequence[float]) -> int:  # n
     mixes, chunked, ahead = policy.mixes, policy.chunked, policy.ahead
     now, step, decoding, kept, demand = server.now, server.step, server.decoding, server.kept, server.demand
     decoded_s, room = server.decoded_s, room_for_all(server)
-    # Requests before `joined` are read in whole, those before `read` are admitted, those before `ready` may
-    # be in the next step, and those before `come` have come.
+    # Requests before `joined` have completed prefill, those before `read` are admitted, those before `ready`
+    # may be in the next step, and those before `come` have arrived.
     joined = read = begun = come = first
-    part = flying = 0  # tokens that are read of the one between, if there is one; blocks of tokens in flight
+    part = flying = 0  # tokens of a prefill between decodes, if there is one; blocks of tokens in flight
     # A heap of numbers, the step after which a request ends · `count` + the request; the first is `due`.
     count = len(prompt)
     ends = [end * count + request for end, request in server.ends]
@@ -859,7 +871,7 @@ def fast_loop(server: Server, first: int, comes_s: Sequence[float]) -> int:  # n
                 held += -context // size
                 turns[(step - context) % size] -= 1
             due = ends[0] // count if ends else NEVER
-    if demand > room:  # then nobody is admitted yet in this step
+    if demand > room:  # then no request is admitted yet in this step
         for request in range(begun, read + 1):
             demand -= final[request]
             start_s[request] = FOREVER
@@ -874,7 +886,7 @@ def fast_loop(server: Server, first: int, comes_s: Sequence[float]) -> int:  # n
 
 
 def _runs(server: Server, first: int, reading: dict[int, int]) -> None:
-    """Those that run, in the order of their admission: from the first one on that is the order of numbers."""
+    """The running requests in the order of admission, which is the order of numbers from the first one on."""
     decoding = {request for _, request in server.ends}
     new = sorted(request for request in decoding if request >= first and request not in server.running)
     old = [request for request in server.running if request in decoding]

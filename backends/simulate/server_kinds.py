@@ -49,7 +49,7 @@ class PipelinedServer(Server):
         self.done_s: deque[float] = deque()  # when the last m − 1 micro-batches are through
         self.passing: deque[tuple[float, int]] = deque()
         self.clear_s = 0.0
-        self.waits = False  # for a prompt in the pipeline, with nothing else to run
+        self.waits = False  # waits for a prompt in the pipeline, because nothing else can run
 
     @property
     def begins_s(self) -> float:
@@ -59,7 +59,7 @@ class PipelinedServer(Server):
         return self.now
 
     def come(self, request: int, time_s: float) -> None:
-        """A request arrives; it may be read while the server waits for a prompt in the pipeline."""
+        """A request arrives; its prefill may start while the server waits for a prompt in the pipeline."""
         self.waits = False
         super().come(request, time_s)
 
@@ -88,7 +88,7 @@ class PipelinedServer(Server):
                 self._prefill_step()
             elif self.decoding and not (short and self.passing):
                 self._decode_steps(bool(late) or self.preempted > before)
-            elif self.passing and not late:  # they can be preempted once they are through
+            elif self.passing and not late:  # they can be preempted after they leave the pipeline
                 self.now, self.waits = min(self.passing[0][0], self.until), True
             elif not late:
                 return
@@ -100,7 +100,7 @@ class PipelinedServer(Server):
         return super().busy or bool(self.passing)
 
     def to_come(self, most: int) -> int:
-        """Tokens to come, of prompts in the pipeline too."""
+        """Remaining output tokens, including those of prompts in the pipeline."""
         passing = [request for _, request in self.passing]
         ends = [self.prompt[one] + self.generate[one] + self.cancelled[one] for one in passing]
         rest = (end - self.to_read[one] for one, end in zip(passing, ends, strict=True))
@@ -131,7 +131,8 @@ class PipelinedServer(Server):
     def _decode_steps(self, once: bool) -> None:
         """Micro-batches that only decode: whole rounds, and then a part of one.
 
-        The micro-batches of a part of a round are taken as equally long; its tokens come at the round's end.
+        The micro-batches of a part of a round count as equally long, and their tokens appear at the end of
+        the round.
         """
         if self.may_lack_blocks and self.lacks_blocks:
             self.policy.relieve(self)
@@ -205,7 +206,7 @@ STEPS = 1 << 10  # the initial length of a calendar
 
 
 class StepCalendar:
-    """A whole number for each step to come, 0 at first."""
+    """A number for each future step, initially 0."""
 
     def __init__(self) -> None:
         self._first, self._values = 0, np.zeros(STEPS, dtype=np.int64)
@@ -245,7 +246,7 @@ class SpeculativeDecodeBatch(DecodeBatch):
         self._yields.add(self._now, yields)
 
     def stop(self, context: int, rest: Array) -> None:
-        """A sequence decodes no more; the rest of its tokens does not come."""
+        """A sequence stops decoding; its remaining tokens are not generated."""
         self._total -= context
         self._yields.add(self._now, -rest)
 
@@ -262,7 +263,7 @@ class SpeculativeDecodeBatch(DecodeBatch):
 
 
 class SpeculativeBlockPool(BlockPool):
-    """Blocks of sequences that take slots for all drafts of a step, those that turn out wrong too."""
+    """Blocks of sequences that allocate slots for all drafts of a step, including rejected drafts."""
 
     __slots__ = ("_due",)
 
@@ -273,11 +274,11 @@ class SpeculativeBlockPool(BlockPool):
         self._due = StepCalendar()
 
     def begin(self, step: int, more: Array) -> None:
-        """A sequence decodes from this step on, with the blocks that each of its steps takes."""
+        """A sequence starts decoding at this step, with the blocks that each of its steps allocates."""
         self._due.add(step, more)
 
     def stop(self, step: int, rest: Array) -> None:
-        """A sequence decodes no more; it would have taken the rest from this step on."""
+        """A sequence stops decoding; its remaining blocks from this step on are not allocated."""
         self._due.add(step, -rest)
 
     def due(self, step: int) -> int:
@@ -323,13 +324,15 @@ class SpeculativeServer(Server):
         self.used: Counter[int] = Counter()
 
     def left(self, request: int, end: int) -> int:
-        """Tokens that a sequence has to come."""
+        """The remaining output tokens of a sequence."""
         schedule = self.schedules[request]
         done = self.step - schedule.step
         return int(schedule.made[-1]) - (int(schedule.made[done - 1]) if done else 0)
 
     def to_come(self, most: int) -> int:
-        """Tokens to come of all that decode, `most` of each at most, as if nobody cancelled."""
+        """The remaining output tokens of all decoding sequences, at most `most` each, without
+        cancellation.
+        """
         return sum(min(self.left(request, end) + self.cancelled[request], most) for end, request in self.ends)
 
     def _advance_contexts(self, steps: int) -> None:
@@ -355,7 +358,7 @@ class SpeculativeServer(Server):
         self.kept += context
 
     def _end_decode(self, request: int, context: int) -> None:
-        """A sequence decodes no more; the slots of wrong drafts are free, too."""
+        """A sequence stops decoding; the slots of rejected drafts are free, too."""
         schedule = self.schedules.pop(request)
         done = self.step - schedule.step
         first = self.blocks.of(schedule.context)
@@ -391,7 +394,7 @@ class DecodeServer(Server):
     """A server of a `decoded` load. A preempted request loses its cache and is prefilled again."""
 
     def preempt(self, request: int) -> None:
-        """Nothing of it is cached from then on."""
+        """After this, nothing of the sequence is cached."""
         super().preempt(request)
         self.cached[request] = 0
 

@@ -1,10 +1,10 @@
 """Seconds of simulated steps: decode steps, steps with prefill, and speculative steps.
 
 Order of the file: tables of values that grow on demand (`ContextRows`, `ValuesByCount`); decode steps
-(`DecodeTimes`); all steps of a server (`StepTimes`, over a `StepEstimator`); steps with prefill as sums of
-table entries (`PrefillTables`), since all op times except those of attention depend on tokens or sequences
-alone, and attention on sequences of each kind; estimators that record the steps they are called with; the
-estimator of a program (`ProgramEstimator`); and steps that verify and make drafts (`SpeculativeEstimator`).
+(`DecodeTimes`); and all steps of a server (`StepTimes`, over a `StepEstimator`). Then follow steps with
+prefill as sums of table entries (`PrefillTables`): all op times except those of attention depend on tokens or
+sequences alone, and attention depends on sequences of each kind. Then follow estimators that record their
+steps, the estimator of a program (`ProgramEstimator`), and steps with drafts (`SpeculativeEstimator`).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class ContextRows(Generic[K]):
         self.known: dict[K, Row] = {}
 
     def __call__(self, key: K, least: int, most: int) -> Row:
-        """The row of a key, which has these contexts at least."""
+        """The row of a key, extended to these contexts."""
         row = self.known.get(key, NONE)
         return row if row[0] <= least and most < row[1] else self.longer(key, least, most)
 
@@ -100,7 +100,7 @@ class ValuesByCount(dict[float, V]):
 
 # Decode steps
 
-DECODE_BLOCK = 128  # numbers of sequences that are evaluated at once
+DECODE_BLOCK = 128  # number of sequences that are evaluated at once
 
 DecodeCode = tuple[
     TwoPartFunction, tuple[float, ...]
@@ -145,8 +145,8 @@ class DecodeTimes:
 
 # All steps of a server
 
-Chunks = Sequence[tuple[int, int]]  # new tokens of each prefill chunk, after cached ones
-AHEAD = 256  # steps evaluated at once while windows fill, if there are more than a few
+Chunks = Sequence[tuple[int, int]]  # new tokens of each prefill chunk, and its cached tokens
+AHEAD = 256  # number of steps that are evaluated at once while windows fill
 FEW = 24  # steps evaluated one by one in this time
 
 
@@ -160,7 +160,7 @@ class StepEstimator(Protocol):
     functions: tuple[Dim, ...]
 
     def __call__(self, decodes: int, sums: Sequence[Number], chunks: Chunks) -> Number:
-        """Seconds from its start to the next one's."""
+        """Seconds from the start of a step to the start of the next one."""
 
     def micro_batch(
         self, decodes: float, sums: Sequence[Number], ranks: Sequence[Chunks]
@@ -186,7 +186,7 @@ class StepTimes:
         self._known = self._rows.known
 
     def batch(self) -> DecodeBatch | None:
-        """An empty one, if steps depend on more than the sum of contexts."""
+        """An empty state, if steps depend on more than the sum of contexts."""
         return DecodeBatch(self.step.functions) if len(self.step.functions) > 1 else None
 
     def micro_batch(
@@ -245,9 +245,9 @@ class StepTimes:
 # Steps with prompts as sums of tables
 
 KINDS = ("alone", "graph")  # launched one by one, and as a graph
-TABLE_BLOCKS = {B * T: 1024, B: 256}  # tokens, and sequences, that are evaluated at once
+TABLE_BLOCKS = {B * T: 1024, B: 256}  # number of tokens and of sequences that are evaluated at once
 SumTriple = tuple[float, float, float]
-LONG_S = 16.0  # kernels of such a step wait neither for launches nor for the engine CPU
+LONG_S = 16.0  # kernels of this step wait neither for launches nor for the engine CPU
 
 
 def has_tables(plan: StepEvaluator) -> bool:
@@ -389,7 +389,9 @@ def _row(code: Callable[[], TwoPartFunction], decodes: int, contexts: Array) -> 
 
 
 class RecordingEstimator:
-    """A `Step` that records of each step with prompts the sequences that decode, their tokens, and chunks."""
+    """A `Step` that records, for each step with prefill, the decoding sequences, their tokens, and the
+    chunks.
+    """
 
     def __init__(self, step: StepEstimator) -> None:
         self._step, self.functions = step, step.functions
@@ -502,11 +504,11 @@ def in_flight(program: Program) -> int:
 
 
 class SpeculativeEstimator:
-    """Steps in which each decoding sequence has a row for its last token and one for each draft.
+    """Steps in which each decoding sequence has one row for its last token and one for each draft.
 
     All decoding sequences are estimated at their mean context, which overestimates windows that some have not
-    filled. A step with prefill is one of the program, plus logits of the drafts' rows. The drafter then
-    prefills the prompts too, in the step in which it makes the first draft of each sequence.
+    filled. A step with prefill is a step of the program, plus the logits of the drafts' rows. The drafter
+    also prefills the prompts, in the step of the first draft of each sequence.
     """
 
     functions: tuple[Dim, ...] = (C,)
@@ -560,13 +562,13 @@ class SpeculativeEstimator:
         return self._verify.many(decodes, contexts) + self._drafting(decodes, contexts)
 
     def _drafting(self, decodes: int, contexts: Array) -> Array:
-        """Seconds to make all drafts of a step, one after another."""
+        """Seconds to generate all drafts of a step, one after another."""
         if self._draft is None:
             return np.zeros(len(contexts))
         return self.drafts.tokens * self._draft.many(decodes, contexts)
 
     def _reading(self, decodes: int, context: int, chunks: Chunks) -> Number:
-        """Seconds of the drafter, which reads chunks of prompts and makes a draft of each sequence."""
+        """Seconds of the drafter to prefill chunks of prompts and to generate one draft per sequence."""
         if self._reads is None:
             return 0.0
         sums = [decodes * Binding(C=context)(function) for function in self._reads.functions]
@@ -583,7 +585,7 @@ class SpeculativeEstimator:
     def micro_batch(
         self, decodes: float, sums: Sequence[Number], ranks: Sequence[Chunks]
     ) -> tuple[float, ...]:
-        """Seconds of a step, and of its one stage: ranks share the sequences that decode evenly."""
+        """Seconds of a step, and of its one stage: ranks share the decoding sequences evenly."""
         count = int(decodes)
         context = round(sums[0] / count) if count else 0
         shares = [count // len(ranks) + (i < count % len(ranks)) for i in range(len(ranks))]

@@ -27,7 +27,7 @@ STEP = ("batch", "new", "context")
 
 
 class StepFigures(NamedTuple):
-    """Seconds of a step, and the bytes of the rank that is fullest."""
+    """Seconds of a step, and the bytes of the fullest rank."""
 
     time_s: Number
     peak_memory_bytes: Number
@@ -56,7 +56,7 @@ class StepCode:
         self.program, self.model, self.phase = program, model, phase
         self.cache_policy = policy(cache_policy).name
         self._codes: dict[tuple[Program, bool], StepFunction] = {}
-        # If neither images nor whole prompts nor drafts decide which program runs.
+        # False if images, whole prompts or drafts decide which program runs.
         self._plain = not (program.patches or program.splits or "prompt" in program.facts)
         self._quick: dict[bool, StepFunction] = {}
 
@@ -86,7 +86,7 @@ class StepCode:
     def slope(self, by: str, batch: int = 1, new: int = 1, context: int = 0) -> StepFigures:
         """The derivatives of the results with respect to `batch`, `new` or `context`.
 
-        They hold between kinks: rounded values are constant, and the fastest kernel stays the same.
+        They are valid between kinks: rounded values are constant, and the fastest kernel does not change.
         """
         name = dict(zip(STEP, SIZES, strict=True))[str(choice("by", by, STEP))]
         given = integer("batch", batch, 1), integer("new", new, 1), integer("context", context)

@@ -57,8 +57,8 @@ from .timing import Timing
 
 # Sums over decoding sequences
 
-_NEAR = 12  # contexts on either side of a kink
-_TURNS = 4  # periods that are checked
+_NEAR = 12  # contexts on both sides of a kink
+_TURNS = 4  # number of periods that are checked
 _FIRST_SAMPLES = 512
 _FAR = 1 << 22  # larger than any cache
 _DENOMINATORS = 48
@@ -96,13 +96,13 @@ def _apart(monomial: Monomial) -> tuple[Size, Size]:
 
 
 def size_symbols(size: Size) -> set[str]:
-    """Those that a size reads."""
+    """The symbols and atoms that a size reads."""
     terms = size.terms if isinstance(size, Dim) else ()
     return {name for monomial, _ in terms for factor in monomial for name in _symbols(factor)}
 
 
 def size_atoms(sizes: Iterable[Size]) -> Iterator[Atom]:
-    """All atoms in sizes, those inside others too."""
+    """All atoms in sizes, including nested ones."""
     for size in sizes:
         for monomial, _ in size.terms if isinstance(size, Dim) else ():
             for factor in monomial:
@@ -170,7 +170,7 @@ class KvSums:
 
 
 def _primitive(function: Dim) -> Dim:
-    """Without what all its coefficients have in common."""
+    """The atom without the common factor of its coefficients."""
     by = gcd(*(c for _, c in function.terms))
     rest = {m: c for m, c in function.terms if m}
     common = gcd(*rest.values())
@@ -180,7 +180,7 @@ def _primitive(function: Dim) -> Dim:
 
 
 def _atoms(function: Dim) -> Iterator[Dim]:
-    """The least and the rounded quotients of contexts that it has, of the context alone where they can be."""
+    """The minimums and rounded quotients of contexts in a size."""
     for monomial, _ in function.terms:
         for factor in monomial:
             match factor:
@@ -198,7 +198,7 @@ def _dims(size: Size) -> Iterator[Dim]:
 
 
 def _contexts(functions: Iterable[Dim]) -> Any:
-    """The first contexts, and those around each kink of the functions."""
+    """The first contexts, and the contexts around each kink of the functions."""
     bends = {0}
     for function in functions:
         for monomial, _ in function.terms:
@@ -269,7 +269,7 @@ class KvSumBinding(UnevenBinding):
         return self(Dim(((monomial, 1),)))
 
     def capped(self, size: Size, most: float) -> Number:
-        """The mean of a size of one sequence, where that is no more than `most` of any."""
+        """The mean of a size over sequences, if it is at most `most` for each."""
         if float(most).is_integer():
             return self(Min.of(size, int(most)))
         return self(Min.of(2 * size, int(2 * most))) / 2
@@ -389,7 +389,7 @@ class SumBinding(MixedBinding):
         return namespace(*self._given.values())
 
     def each(self, of: object, seconds: Callable[[Binding], Sequence[Number]]) -> list[Number]:
-        """It is not known of the kinds."""
+        """Not known for these kinds."""
         raise SeparatePhaseError
 
 
@@ -525,7 +525,7 @@ class MixedStepFunction:
     def on_rank(
         self, count: float, sums: Sequence[float], chunks: Sequence[ChunkGroup], others: Sequence[ChunkGroup]
     ) -> tuple[float, ...]:
-        """The step on a rank with these chunks, while other ranks have others."""
+        """The step on a rank with these chunks, while other ranks have other chunks."""
         known, total = self._placed, None
         for place in (*((chunk, True) for chunk in chunks), *((chunk, False) for chunk in others)):
             found = known.get(place)
@@ -592,7 +592,7 @@ def _tables(of: StepEvaluator, graph: bool) -> tuple[list[TimeTable], dict[OpTim
 
 
 def _launch(of: StepEvaluator, price: OpTime, at: Binding, graph: bool) -> Number:
-    """Seconds of an op, in a graph or one by one."""
+    """Seconds of an op, in a graph or with separate launches."""
     (time,) = KINDS["graph"](price, at, of.host.hidden) if graph and of.host else KINDS["alone"](price, at, 0)
     return time
 
@@ -652,7 +652,7 @@ class CompositionSteps:
     def on_rank(
         self, count: float, sums: Sequence[float], chunks: Sequence[ChunkGroup], others: Sequence[ChunkGroup]
     ) -> tuple[float, ...]:
-        """The times on a rank with these chunks, while other ranks have others."""
+        """The times on a rank with these chunks, while other ranks have other chunks."""
         ranks = self.of.program.parallelism.dp
         each = [(times * ranks, new, cached) for times, new, cached in chunks]
         beside, timing, sequences = self._reading(count, each)
@@ -714,7 +714,7 @@ class PeriodicFunction(NamedTuple):
     again: Mapping[int, int]
 
     def at(self, context: int) -> int:
-        """The value there."""
+        """The value at the point."""
         over = max(0, context - len(self.values) + self.period) // self.period
         return self.values[context - over * self.period] + over * self.more
 
@@ -746,10 +746,10 @@ def _goes_on(function: Dim, length: int, period: int) -> bool:
 
 
 class DecodeBatch:
-    """Sequences that go on by a token each at every step; others join and leave between steps.
+    """Sequences that advance by one token per step; others join and leave between steps.
 
-    `kept` is the sum over them of each of a surface's functions; a join, a leave and a step take as long with
-    any number of them.
+    `kept` is the sum over them of each of a surface's functions; the time to join, leave or step does not
+    depend on their number.
     """
 
     def __init__(self, functions: Sequence[Dim], contexts: Iterable[int] = ()) -> None:
@@ -782,7 +782,7 @@ class DecodeBatch:
         self._put(integer("context", context, most=FAR), 1)
 
     def leave(self, context: int) -> None:
-        """One of that context less; InputError if there is none."""
+        """Remove one sequence with this context; InputError if there is none."""
         context = integer("context", context, most=FAR)
         if self._at[context - self._step] < 1:
             raise InputError(f"context: no sequence of the batch has {context:,} cached tokens")
@@ -838,7 +838,7 @@ class DecodeBatch:
 
 # Surface
 
-Chunk = tuple[int, int]  # new tokens of a prompt, and those that are cached before them
+Chunk = tuple[int, int]  # new tokens of a prompt, and its cached tokens
 _NUMBERS = (int, float)
 _COUNTS = {"B", "T"}
 PAIRS = "pairs of new and cached tokens"
@@ -936,7 +936,7 @@ class Surface:
         if len(kept) != (len(self.keeps) if decodes else 0):
             self._refuse(decodes, kept)
         times: dict[Chunk, int] = {}
-        single: set[Chunk] = set()  # which go on by a token as well
+        single: set[Chunk] = set()  # sequences that also advance by one token
         for one in chunks if type(chunks) in (tuple, list) else items("chunks", chunks, PAIRS):
             chunk = _chunk(one)
             times[chunk] = times.get(chunk, 0) + 1
@@ -1026,7 +1026,7 @@ class Surface:
 
 
 def _sums(values: Sequence[Any]) -> bool:
-    """Whether all are numbers that a sum may be."""
+    """Whether all values are possible sums."""
     for value in values:  # noqa: SIM110 (a third of what `all` takes)
         if type(value) not in _NUMBERS or not value >= 0:
             return False

@@ -1,10 +1,10 @@
 """Evaluate a step: the times of all ops on all stages, engine overhead, bubbles and memory.
 
 Order of the file: the rows of a report (`OpCost`, `op_costs`) with engine overhead and bubbles, which add up
-to the step on each stage; `OpGroup`, op times that depend on equal sizes, evaluated together; the placement
-of ranks on nodes (`place_on_nodes`); `StepEvaluator`, everything that is computed once for a program on a
-device (`step_evaluator` returns it); and `MixedStepEvaluator`, for a step of prefill and decode together, in
-which ops that both phases share are one op of all sequences.
+to the step on each stage. `OpGroup` evaluates op times with equal sizes together. `place_on_nodes` places
+ranks on nodes. `StepEvaluator` contains everything that is computed once for a program on a device
+(`step_evaluator` returns it). `MixedStepEvaluator` is for a step of prefill and decode together; ops that
+both phases share are one op of all sequences.
 
 `StepEvaluator` defines the split of a step (`StepSeconds`): an op's time is its kernel's time in the step,
 and engine overhead has separate rows.
@@ -95,10 +95,10 @@ class OpCost(Figures):
     intensity: Number  # FLOPs per byte of memory traffic
     bound: Any
     share: Number  # of the step on all stages, all repeats together
-    ideal_time_s: Number  # the roofline of the same
+    ideal_time_s: Number  # by the roofline
     basis: Basis  # the basis of the time: measured kernels, with their device, or datasheet rates
     error: Number | None  # the known mean relative error of these times
-    shape: tuple[Any, ...]  # of the local first result
+    shape: tuple[Any, ...]  # of the first result on one rank
 
     @property
     def total_s(self) -> Number:
@@ -158,7 +158,7 @@ def stage_costs(
 
 
 def share_of(part: Number, whole: Number) -> Number:
-    """`part` / `whole`; NaN of nothing."""
+    """`part` / `whole`; NaN if both are 0."""
     if isinstance(whole, np.ndarray):
         with np.errstate(divide="ignore", invalid="ignore"):
             return read_only(part / whole)
@@ -186,7 +186,7 @@ class TimeEstimate(NamedTuple):
 
 
 class RowKind(NamedTuple):
-    """Equal rows: one of them, its index and the others', and the positions of their values in `figures`.
+    """Equal rows: one of them, the indices of all, and the positions of their values in `figures`.
 
     The values are its times (`priced`), its `amounts` and the `shape` of its result. `fields` are the fields
     of its row in order, with only the labels filled in.
@@ -236,7 +236,7 @@ def op_costs(
     for op, price, _, first, known, others, priced, amounts, shape in kinds:
         time, bound, least, which = values[priced]
         figures, sizes, repeat, holding = values[amounts], values[shape], op.repeat * parts, price.held(which)
-        fields = known.copy()  # in the time that two or three entries of a new one take
+        fields = known.copy()  # in the time of two or three new entries
         if at.shape:
             time, least, *figures = (_whole(n, at) for n in (time, least, *figures))
             sizes = tuple(_whole(n, at) for n in sizes)
@@ -343,7 +343,7 @@ def engine_rows(of: StepEvaluator, overheads: Sequence[Overhead], step_s: Number
 def bubbles(
     program: Program, timing: Timing, ideal: Timing, step_s: Number, **known: Any
 ) -> tuple[OpCost, ...]:
-    """The time that each stage waits for the others in a step."""
+    """The time that each stage waits for the other stages in a step."""
     pairs = zip(timing.bubbles, ideal.bubbles, strict=True)
     return tuple(
         _overhead(
@@ -482,7 +482,7 @@ def place_on_nodes(program: Program, model: DeviceCostModel) -> DeviceCostModel:
 def place_ranks(
     of: RankTopology, model: DeviceCostModel, program: Program, sent: Iterable[Row] = ()
 ) -> DeviceCostModel:
-    """The same for other ranks of the program, which send these rows besides."""
+    """The rows of other ranks of the program, which also send these rows."""
     device = default_nodes(of, model.device)
     check_nodes(of, device)
     if shares := getattr(model, "of_links", ()):
@@ -494,7 +494,7 @@ def place_ranks(
 
 @lru_cache(maxsize=256)
 def move_model(model: DeviceCostModel, device: Device) -> DeviceCostModel:
-    """The same cost model on another device."""
+    """The cost model on another device."""
     return cast("DeviceCostModel", replace(cast("Any", model), device=device))
 
 
@@ -600,11 +600,11 @@ class StepEvaluator:
         if (host := self.host) is None:
             return StepSeconds(kernels, none, none, none, kernels)
         launches = self._launches(at, self._captured(at) if captured is None else captured)
-        launched = tuple(host.launched(time, n, at.xp) for time, n in zip(kernels, launches, strict=True))
+        launched = tuple(host.kernel_time(time, n, at.xp) for time, n in zip(kernels, launches, strict=True))
         gaps = tuple(after - before for after, before in zip(launched, kernels, strict=True))
-        skews = tuple(map(host.waited, self.late))
+        skews = tuple(map(host.skew_time, self.late))
         first, *others = (time + skew for time, skew in zip(launched, skews, strict=True))
-        cpu = host.exposed(first, self.sequences(at), at.xp)
+        cpu = host.exposed_cpu_time(first, self.sequences(at), at.xp)
         return StepSeconds(kernels, (cpu, *none[1:]), gaps, skews, (first + cpu, *others))
 
     def sequences(self, at: Binding) -> Number:
@@ -659,13 +659,13 @@ class StepEvaluator:
         return tuple(map(self.padding, self.rows))
 
     def padding(self, row: Row) -> bool:
-        """Whether a row does."""
+        """Whether a row is padded."""
         if self._graphs is None or not self._graphs.sizes or row.experts is not None:
             return False
         return "T" in (read := symbols(row.read)) and "C" not in read
 
     def kinds_of_stages(self) -> Iterator[StageKind]:
-        """The stages, those together that take equally long."""
+        """The stages; stages with equal times are one entry."""
         pairs = list(zip(self.rows, self.made, strict=True))
         for number in range(self.depth):
             its = [pair for pair in pairs if pair[0].stage == number]
@@ -715,7 +715,9 @@ class StepEvaluator:
 
     @cached_property
     def _codes(self) -> tuple[FigureFunction, FigureFunction]:
-        """All `seconds`, and the whole times only: compiled if it pays and the op times can be symbolic."""
+        """All seconds, and the total times only; compiled if this is faster and the op times can be
+        symbolic.
+        """
         figures: tuple[FigureFunction, FigureFunction] = (
             self._seconds,
             lambda at: self._split(at, self.busy(at)).whole,
@@ -804,9 +806,9 @@ class StepEvaluator:
 
     @cached_property
     def overhead_rows(self) -> tuple[tuple[int, str], ...]:
-        """The stage and the part of `Overhead` of each row that the engine may add; none where none serves.
+        """The stage and the part of `Overhead` of each row that the engine may add; empty without an engine.
 
-        The first stage has engine CPU time, each one a launch gap, and those with collectives rank skew.
+        The first stage has engine CPU time, each stage a launch gap, and stages with collectives rank skew.
         """
         if self.host is None:
             return ()
@@ -941,7 +943,7 @@ class MixedStepEvaluator(StepEvaluator):
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
-        """The ops; those of one phase count only its sequences."""
+        """The ops; an op of one phase counts only the sequences of this phase."""
         taken = {row.name for row, phase in self._apart if phase != "decode"}
         return tuple(
             _within(
@@ -960,7 +962,7 @@ class MixedStepEvaluator(StepEvaluator):
         return False
 
     def _reads(self, at: Binding) -> bool:
-        """However short their rest is."""
+        """True: a prefill reads prompts, even if its last chunk has one token."""
         return True
 
     @cached_property

@@ -27,7 +27,7 @@ ROUTER = "router"
 
 @dataclass(frozen=True)
 class WeightSum:
-    """The weights of one kind, such as `q_proj` with its bias, over the `layers` that have equal ones.
+    """The weights of one kind, such as `q_proj` with its bias, of the `layers` with equal weights.
 
     Weights outside of layers have None for layers and for the values per layer. Bytes are those of the whole
     model, including scales: of all ranks together, without replicas.
@@ -103,7 +103,7 @@ _APART = ("lm_head", "router", "embedding")
 def precision(program: Program) -> dict[str, str | None]:
     """The dtypes of most multiplied weights, of their inputs, of caches, and of collectives.
 
-    lm_head, router and embedding count only if there are no others; None means that a program has none.
+    lm_head, router and embedding count only without other weights; None if a program has none.
     """
     weights: Counter[tuple[bool, str]] = Counter()
     activations: Counter[tuple[bool, str]] = Counter()
@@ -154,7 +154,9 @@ def precision_text(program: Program, model: DeviceCostModel | None = None) -> li
 
 
 def _fp8_kernel(found: Mapping[str, str], model: DeviceCostModel) -> str:
-    """` (vLLM on sm_90)`: which engine runs fp8 weights with these activations; nothing if it does not."""
+    """The engine that runs fp8 weights with these activations, such as ` (vLLM on sm_90)`;
+    otherwise empty.
+    """
     if not found.get("weights", "").startswith(FP8) or found["weights"] == f"{FP8}_e5m2":
         return ""
     assert model.runs is not None

@@ -2,8 +2,8 @@
 
 `FunctionParts` splits a function by dependencies, so that values shared by many points are computed once.
 `StepFunction` caches the part of B and T and evaluates the part of C. `StepFunctionPair` returns some results
-at first and the others later from the same evaluation. `JitFunction` calls the original function until code
-pays off: at many points, or after many calls.
+first and the others later from the same evaluation. `JitFunction` calls the original function until code pays
+off: at many points, or after many calls.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from llmir.ir.sizes.binding import Binding, once
 # Functions in parts
 
 STEP_SYMBOLS = ("C",)  # symbols that change between steps
-GRID = 100_000  # points from which numba evaluates the part of the context, if requested
+GRID = 100_000  # number of points from which numba evaluates the part of the context, if requested
 LONGEST = (
     1000  # operations of a numba loop: compiling a hundred takes a second, and this number most of a minute
 )
-FEW = 0.5  # share of points that are distinct pairs, below which those are computed once
+FEW = 0.5  # share of distinct pairs below which they are computed once
 EXACT = 1 << 53  # whole numbers up to which a float64 is exact
 SAMPLE, MOSTLY = (
     1 << 12,
     0.9,
-)  # points, and the share of distinct pairs among them from which pairs count as distinct
+)  # number of points, and the share of distinct pairs, from which pairs count as distinct
 
 
 class FunctionParts:
@@ -127,7 +127,7 @@ def point_count(*values: Number) -> int:
 
 
 def distinct_pairs(batch: Number, new: Number, points: int) -> tuple[Number, Number, Any]:
-    """Each pair of them once, and where the points find theirs; as they are, where that would not pay."""
+    """The distinct pairs, and the index of each point's pair; the points themselves if that is not faster."""
     shape = np.broadcast_shapes(np.shape(batch), np.shape(new))
     if prod(shape) < max(points, 2):
         return batch, new, None
@@ -146,20 +146,20 @@ def distinct_pairs(batch: Number, new: Number, points: int) -> tuple[Number, Num
 
 # Functions of B, T and C
 
-SIZES = ("B", "T", "C")  # sequences, new tokens of each, cached ones
+SIZES = ("B", "T", "C")  # sequences, new tokens of each, and cached tokens of each
 COUNTS = ("B", "T")  # symbols with a minimum of 1
 MOST = 1 << 16  # tokens up to which code drops branches that affect no time
-SOON = 64  # pairs of B and T after which it pays to find out what that is
+SOON = 64  # pairs of B and T after which shorter code is worth its compilation
 CACHED_PAIRS = 512  # pairs of B and T with a cached early part
-MANY = 1 << 17  # points with one new token each from which code pays
-OFTEN = 64  # single points after which it does
+MANY = 1 << 17  # number of points with one new token from which code is faster
+OFTEN = 64  # single points after which code is faster
 
 FigureFunction = Callable[[Binding], tuple[Number, ...]]
 C = TypeVar("C", bound="StepFunction")
 
 
 def record_tape(new: int | None = None) -> tuple[Tape, Binding]:
-    """A tape, and a binding to its symbols; `new` is T where that is always so."""
+    """A tape, and a binding to its symbols; `new` is T if it is constant."""
     tape = Outline(SCALARS)
     symbols: dict[str, Number] = {name: tape.symbol(name) for name in SIZES}
     return tape, Binding(**(symbols if new is None else {**symbols, "T": new}))
@@ -178,7 +178,7 @@ class StepFunction:
     ) -> None:
         tape, at = record_tape(new)
         self.outline, self.by, self.after = Function.of(tape, SIZES, figures(at)), by, after
-        self._pairs = 0  # requested so far
+        self._pairs = 0  # requested up to now
         self._kept: dict[tuple[int, int], tuple[Callable[..., Any], tuple[Any, ...], FunctionParts]] = {}
 
     def parts(self, function: Function, **others: Function) -> FunctionParts:
@@ -187,18 +187,18 @@ class StepFunction:
 
     @cached_property
     def called(self) -> FunctionParts:
-        """With kernels as they are, each called: soon made, for single points."""
+        """With unchanged kernels, each called separately: built quickly, for single points."""
         return self.parts(self.outline)
 
     @cached_property
     def short(self) -> FunctionParts:
-        """Without what decides nothing, where it `holds`."""
+        """The code without the branches that never apply if `holds` is true."""
         function, holds = prune(self.outline, COUNTS, MOST)
         return self.parts(function, holds=holds)
 
     @cached_property
     def whole(self) -> FunctionParts:
-        """With all of all kernels."""
+        """The code with all kernels inlined."""
         return self.parts(inline_calls(self.outline))
 
     def __call__(self, at: Binding) -> tuple[Number, ...]:
@@ -207,7 +207,7 @@ class StepFunction:
         return self.grid(batch, new, context) if at.shape else self.point(batch, new, context)
 
     def point(self, batch: int, new: int, context: int) -> tuple[Number, ...]:
-        """The figures at one point, as exact as Python is."""
+        """The figures at one point, with the precision of Python."""
         late, kept, _ = self._kept.get((batch, new)) or self._early(batch, new)
         found: tuple[Number, ...] = late(context, *kept)
         return found
@@ -235,7 +235,7 @@ class StepFunction:
 
 
 class StepFunctionPair(StepFunction):
-    """Figures of single points, and `more` of the same, which read what the first have come by."""
+    """Figures of single points, and `more` figures that reuse the values of the first."""
 
     def __init__(
         self, figures: FigureFunction, more: FigureFunction, new: int | None = None, after: int = SOON
@@ -263,7 +263,7 @@ class StepFunctionPair(StepFunction):
 
 
 class JitFunction(Generic[C]):
-    """The original function, or compiled code when it pays: at many points, or after many calls.
+    """The original function, or compiled code if it is faster: at many points, or after many calls.
 
     `make` compiles the code for a number of new tokens, None for any.
     """
@@ -278,13 +278,13 @@ class JitFunction(Generic[C]):
         return (self.code(at) or self.figures)(at)
 
     def code(self, at: Binding) -> C | None:
-        """The code for a binding, where that pays."""
+        """The code for a binding, if it is faster than direct evaluation."""
         if type(at) is not Binding or tuple(at.symbols) != SIZES or (at.xp is not SCALARS and not at.shape):
             return None
         self._points += 1
         new = at.symbols["T"]
         always = 1 if np.ndim(new) == 0 and new == 1 else None
-        # A grid contains one other length; times know it as well as 1, but code does not.
+        # A grid contains another length; recorded times support it, but this code does not.
         many = bool(always) and prod(at.shape) >= MANY
         one = not np.ndim(new) and not np.ndim(at.symbols["B"])  # batch, with any contexts
         pays = many or (one and self._points > OFTEN)

@@ -46,14 +46,14 @@ from .timing import StageKind, StagePart, Timing
 # Steps of many programs
 
 Array = Any  # float64
-_SELECTIONS = 8  # selections of columns that are cached: one of a step, the others of a decode
+_SELECTIONS = 8  # number of cached selections of columns: one of a step, the others of a decode
 
 
 class MicroBatchSizes(NamedTuple):
     """The parameters that determine the sizes at which an op time is evaluated."""
 
     micro_batches: int
-    padded: tuple[int, ...] = ()  # to the graphs of this plan; empty for the requested sizes
+    padded: tuple[int, ...] = ()  # graph sizes that pad this step; empty without padding
 
 
 def launch_key(of: StepEvaluator) -> tuple[int, ...]:
@@ -81,7 +81,7 @@ class PlanStages:
         self.plans = plans
         self.sizes: dict[
             MicroBatchSizes, tuple[int, StepEvaluator]
-        ] = {}  # with their numbers, and a plan that has them
+        ] = {}  # with their numbers, and a plan that contains them
         self.distinct: dict[OpTime, int] = {}
         self._known: dict[int, tuple[OpTime, int]] = {}  # by identity; the reference prevents reuse of the id
         # The sizes and op times of the stages, numbered by the share that a graph hides.
@@ -213,7 +213,7 @@ class BatchPoints:
         alone, together = self._sums(lambda values: values)
         seconds = np.where(self._captured, together, alone)
         for host, some, _ in self.stages.hosts:
-            seconds[some] = host.launched(seconds[some], self._kernels[some], ARRAYS)
+            seconds[some] = host.kernel_time(seconds[some], self._kernels[some], ARRAYS)
         seconds = self._served(seconds)
         whole = np.add.reduceat(seconds * self.stages.times.reshape(self.column), self.stages.starts)
         return whole, np.maximum.reduceat(seconds, self.stages.starts)
@@ -236,10 +236,13 @@ class BatchPoints:
         seconds, least, most = (sums(partial(_varied, figure)) for figure in (np.sum, np.min, np.max))
         seconds, least, most = seconds + count * same, least + same, most + same
         for host, some, _ in stages.hosts:
-            if (type(host).launched, type(host).exposed) != (EngineCpu.launched, EngineCpu.exposed):
+            if (type(host).kernel_time, type(host).exposed_cpu_time) != (
+                EngineCpu.kernel_time,
+                EngineCpu.exposed_cpu_time,
+            ):
                 return self.timing()[0].sum(axis=-1)
             launches = np.broadcast_to(
-                host.launched(0.0, self._kernels[some], ARRAYS)[..., 0], least[some].shape
+                host.kernel_time(0.0, self._kernels[some], ARRAYS)[..., 0], least[some].shape
             )
             seconds[some] = np.where(most[some] <= launches, count * launches, seconds[some])
             now_and_then = (least[some] < launches) & (most[some] > launches)
@@ -269,18 +272,18 @@ class BatchPoints:
 
     @cached_property
     def _beside(self) -> Array:
-        """The overhead that `_served` adds if launches never delay kernels."""
+        """The overhead of an engine whose launches never delay kernels."""
         return self._served(np.zeros((len(self.stages.each), *(1,) * len(self.shape))))
 
     def _served(self, seconds: Array) -> Array:
         """The time of each stage with rank skew and engine CPU time."""
         found: Any = seconds.copy()
         for host, some, first in self.stages.hosts:
-            found[some] += host.waited(self.stages.late[some].reshape(self.column))
+            found[some] += host.skew_time(self.stages.late[some].reshape(self.column))
             for those in first:
                 of = self.stages.plans[self.stages.of[those[0]]]
                 sequences = of.sequences(self.at[of.program.micro_batches])
-                exposed = np.asarray(host.exposed(found[those], sequences, ARRAYS))
+                exposed = np.asarray(host.exposed_cpu_time(found[those], sequences, ARRAYS))
                 more = np.zeros((len(found), *exposed.shape[exposed.ndim - len(self.shape) :]))
                 more[those] = exposed
                 found = found + more
@@ -330,12 +333,12 @@ class BatchPoints:
 
 
 def _same(values: Array) -> Array | None:
-    """Values that are the same along the last axis, once; None of others."""
+    """Values that are constant along the last axis, once; None for other values."""
     return values[..., 0] if values.shape[-1] == 1 else None
 
 
 def _varied(figure: Any, values: Array) -> Array | None:
-    """A figure of others along that axis."""
+    """A figure along that axis, for other values."""
     return figure(values, axis=-1) if values.shape[-1] > 1 else None
 
 
@@ -454,7 +457,7 @@ class StageMemo:
         return self.shares[key]
 
     def held(self, own: StageProgram, beside: tuple[StageProgram, ...]) -> tuple[Size, Size]:
-        """Bytes of weights and caches, with those that other phases have and this one has not."""
+        """Bytes of weights and caches, including those that only other phases have."""
         key = own, beside
         if key not in self.sizes:
             self.sizes[key] = self._held(own, beside)
@@ -515,7 +518,7 @@ class StageEvaluator(StepEvaluator):
         return {value.node for value in graph.outputs} if number < self.depth - 1 else set()
 
     def kinds_of_stages(self) -> Iterator[StageKind]:
-        """Those with the same share of the program that send equally fast."""
+        """The stages with an equal share of the program and equal send times."""
         found: dict[tuple[StageProgram, bool, StagePart], list[int]] = {}
         for number, share in enumerate(self._shares):
             found.setdefault((share, not number, self._sends(number)), []).append(number)
@@ -546,7 +549,7 @@ class StageEvaluator(StepEvaluator):
         return StagePart([*zip(rows, self.model.prices(rows), strict=True)])
 
     def _sends(self, number: int) -> StagePart:
-        """The sends of a stage, shared by stages with equally fast ones."""
+        """The sends of a stage, shared by stages with equal send times."""
         size, node = self.program.mesh.devices, self.model.device.node
         start = number * size % node.devices if node else 0
         key = self._shares[number].kind.graph, number if self.model.asks else start
@@ -609,7 +612,7 @@ def _inside(
 def _stored(
     program: Program, graph: Graph, times: Mapping[str, int], path: str = "", start: Layers = SINGLE_LAYER
 ) -> Iterator[StageOp]:
-    """The weights and caches among those."""
+    """Its weights and caches."""
     before = 0
     for node in graph.sources:
         if node.op.role in ("weight", "cache"):

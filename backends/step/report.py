@@ -1,9 +1,9 @@
-"""`Report`: the cost of one step, evaluated when a figure is read; its memory and its timeline.
+"""`Report`: the cost of one step, evaluated when a figure is accessed; its memory and its timeline.
 
-`Footprint` has the figures of memory, each of the stage where it is largest. `Report` has seconds, FLOPs
-and bytes of the step and a row for each op (`ops`), at one point or on a grid of points. `timeline` lists
-what each pipeline stage does from the start of a step to its end, slice by slice. Rows and slices are the
-split of `StepSeconds` (`timing.py`): a slice takes the time of its row.
+`Footprint` contains memory figures, each of the stage with the largest value. `Report` has seconds, FLOPs and
+bytes of the step and a row for each op (`ops`), at one point or on a grid of points. `timeline` lists the
+slices of each pipeline stage from the start of a step to its end. Rows and slices are the split of
+`StepSeconds` (`timing.py`): a slice takes the time of its row.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ from .timing import OVERHEAD_ROWS, Overhead, StepSeconds, Timing
 
 
 class Footprint(Points):
-    """Figures of memory, each of the stage where it is fullest."""
+    """Memory figures, each of the stage with the largest value."""
 
     plan: StepEvaluator
     shape: tuple[int, ...]
@@ -76,7 +76,7 @@ class Footprint(Points):
 
     @figure
     def kv_cache_bytes(self) -> Number:
-        """Resident bytes of the caches, once this step has written to them, as the policy reserves them."""
+        """Resident bytes of the caches after this step has written to them, as the policy reserves them."""
         return self._held(lambda memory, at: at(memory.caches))
 
     @figure
@@ -140,17 +140,17 @@ PHASE_KEYS = (
 
 STEP = ("batch", "new", "context")
 
-LONG = 10_000_000  # points of a grid; each result takes seconds
+LONG = 10_000_000  # number of points of a grid; each result takes seconds
 
 
 class Report(Footprint, Result):
     """The cost of one step of a program on a device: `batch` sequences, `new` tokens each, `context` cached.
 
     `beside` are other sequences in the step, as mappings with the same three keys, such as a prefill chunk
-    with decodes. Their work is merged: weights are read once, products have the rows of all, attention is
-    summed. `model` is a cost model of the device; the default is calibrated if possible, else ideal. `phase`
-    selects a phase of the program; the default is decode for one new token per sequence, else prefill.
-    `cache_policy` is the rule of cache allocation: exact, paged or unified (`memory/caches.py`).
+    with decodes. Their work is merged: weights are read once, products contain the rows of all sequences, and
+    attention is summed. `model` is a cost model of the device; the default is calibrated if possible, else
+    ideal. `phase` selects a phase of the program; the default is decode for one new token per sequence, else
+    prefill. `cache_policy` is the rule of cache allocation: exact, paged or unified (`memory/caches.py`).
 
     Values are those of one rank of each pipeline stage, and memory is that of the stage with the highest
     peak. They are in SI units: exact integers at a point, float64 arrays on a grid.
@@ -301,7 +301,9 @@ class Report(Footprint, Result):
 
     @figure
     def bytes_by_role(self) -> Mapping[str, Number]:
-        """The bytes read of weights, activations and caches, and those written of the latter two."""
+        """The bytes read of weights, activations and caches, and the bytes written to activations
+        and caches.
+        """
         names = (f"{role}_bytes" for role in TRAFFIC)
         return {name: self._total(self.plan.totals.get(name, 0)) for name in names}
 
@@ -442,7 +444,7 @@ _PLAIN = frozenset((str, int, bool, type(None)))
 
 
 def plain(value: Any) -> Any:
-    """Python's own types all the way down, for JSON; NaN becomes null."""
+    """Python's own types at all levels, for JSON; NaN becomes null."""
     kind = type(value)
     if kind is float:
         return value if isfinite(value) else None
@@ -464,7 +466,7 @@ def plain(value: Any) -> Any:
 # Timeline
 
 _Fields = dict[str, Any]  # of a `Slice`, by name
-STREAM = 7  # torch's first own stream, in which its kernels run; ops of a step do not overlap
+STREAM = 7  # the first CUDA stream of torch, in which its kernels run; ops of a step do not overlap
 
 
 @dataclass(frozen=True)
@@ -472,7 +474,7 @@ class TimeSlice:
     """A time slice of the ranks of a stage, which all run in parallel: one execution of an op, or a wait.
 
     `op` is the name of its row in the report, and `path` includes layer numbers. FLOPs and bytes are those of
-    one rank; `live_bytes` are its activations during the slice. Waits have none.
+    one rank; `live_bytes` are its activations during the slice. Waits have no FLOPs or bytes.
     """
 
     op: str
@@ -538,7 +540,7 @@ def _moments(program: Program, name: str) -> int:
 
 
 def _walked(iteration: int, times: int) -> int:
-    """Which of the iterations that differ in memory one is: the first, those between, the last."""
+    """The kind of an iteration, by its memory: the first, an inner one, or the last."""
     return 0 if iteration == 0 else min(times - 1, 2) if iteration == times - 1 else 1
 
 
@@ -548,8 +550,8 @@ SLICE_S, SLICE_BYTES = 2.7e-5, 3200  # per slice with its events in a trace, mea
 def timeline(report: Report) -> tuple[TimeSlice, ...]:
     """The slices of a step: stage by stage, in order, from 0 to `time_s` without a gap.
 
-    `Timing` defines the schedule of micro-batches. InputError for a grid, which is many steps, and for a step
-    of two phases, whose ops have no single order.
+    `Timing` defines the schedule of micro-batches. InputError for a grid, which has many steps, and for a
+    step of two phases, whose ops have no single order.
     """
     if report.shape:
         raise InputError(f"a timeline shows one step, not a grid of {report.shape}")
@@ -596,7 +598,7 @@ class _StageTimeline:
         ours = [i for i, row in enumerate(plan.rows) if row.stage == stage]
         costs = {plan.rows[i].name: report.work[i] for i in ours}
         facts = {name: _facts(cost) for name, cost in costs.items()}
-        skew = plan.host.waited(1.0) if plan.host else 0.0
+        skew = plan.host.skew_time(1.0) if plan.host else 0.0
         late_s = {plan.rows[i].name: skew * collective_skew(plan.rows[i]) for i in ours}
         live = [at(moment.bytes) for moment in plan.memories[stage].moments]
         kernels = sum(plan.rows[i].repeat for i in ours)
@@ -623,7 +625,7 @@ class _StageTimeline:
             start_s = end_s
 
     def wait(self, start_s: float, end_s: float, micro_batch: int) -> Iterator[TimeSlice]:
-        """A wait for other stages, before a micro-batch or after the last, if there is one."""
+        """A wait for other stages, before a micro-batch or after the last one, if there is one."""
         if end_s > start_s:
             name = f"{self.prefix}{BUBBLE}"
             wait: _Fields = {

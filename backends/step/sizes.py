@@ -27,7 +27,7 @@ from llmir.ir.sizes.polynomial import Dim
 
 # Checks and bindings
 
-Step = tuple[Number, Number, Number]  # sequences, new tokens, cached ones
+Step = tuple[Number, Number, Number]  # sequences, new tokens, cached tokens
 
 
 def check_sizes(batch: Any = 1, new: Any = 1, context: Any = 0) -> tuple[Number, Number, Number]:
@@ -73,7 +73,7 @@ def binding(micro_batches: int, batch: Number, new: Number, context: Number) -> 
             f"batch: expected a multiple of the {micro_batches} micro-batches, got {show_value(batch)}"
         )
     each = batch if micro_batches == 1 else batch // micro_batches
-    # `counts` has copied these.
+    # `counts` has already copied these arrays.
     make = PackedBinding if any(map(is_packed, (batch, new, context))) else Binding.keeping
     return make(B=each, T=new, C=context)
 
@@ -108,7 +108,7 @@ def _alike(parts: int, new: Number, each: Sequence[tuple[Number, Number]]) -> Bi
 
 
 def idle_ranks_note(program: Program, at: Binding | MixedBinding) -> tuple[str, ...]:
-    """A note where a step has fewer sequences than there are ranks to share them, at one point."""
+    """A note if a step has fewer sequences than ranks that share them, at one point."""
     if at.shape:
         return ()
     ranks, sequences = program.parallelism.dp, at(Dim.symbol("B"))
@@ -141,7 +141,7 @@ def step_phase(program: Program, new: Sequence[Number]) -> str:
 
 
 def verified_tokens(program: Program, new: Number, context: Number) -> Number:
-    """`new`, or 1 for a few new tokens after cached ones, which the decode program verifies."""
+    """`new`, or 1 for a few new tokens after cached ones, which use the decode program for verification."""
     if not program.splits:
         return new
     few = (np.asarray(new) <= DRAFTS) & (np.asarray(context) > 0)
@@ -149,7 +149,7 @@ def verified_tokens(program: Program, new: Number, context: Number) -> Number:
 
 
 def _encodes(program: Program, steps: Sequence[tuple[Number, Number, Number]], phase: str) -> str:
-    """The phase of steps of images alone; `InputError` for tokens, which they have none of."""
+    """The phase of steps with images only; `InputError` for tokens, which these models do not have."""
     facts = f"{program.name} reads {program.patches} patches of each image"
     for _, new, context in steps:
         for name, value, none in (("new", new, 1), ("context", context, 0)):
@@ -161,7 +161,7 @@ def _encodes(program: Program, steps: Sequence[tuple[Number, Number, Number]], p
 
 
 def _whole_prompts(program: Program, prompt: int, steps: Sequence[tuple[Number, Number, Number]]) -> None:
-    """Raise InputError for steps that are neither a whole prompt nor one token after it."""
+    """Raise InputError for a step that is neither a whole prompt nor one token after it."""
     for _, new, context in steps:
         first = (np.asarray(new) == prompt) & (np.asarray(context) == 0)
         if not np.all(first | ((np.asarray(new) == 1) & (np.asarray(context) >= prompt))):
@@ -242,7 +242,7 @@ class Points(Immutable):
 
 # Elements per block of arrays, so that they stay in a core's cache.
 BLOCK = 1 << 16
-# Points with stage times in memory at once, 8 bytes each.
+# Number of points whose stage times are in memory at once, 8 bytes each.
 WHOLE = 1 << 20
 
 

@@ -80,7 +80,7 @@ class StepSeconds(NamedTuple):
         return tuple(map(Overhead, self.engine_cpu, self.launch_gap, self.rank_skew))
 
 
-_INSTANT = 1e-300  # seconds: a step without ops takes none, and no share of it is waited
+_INSTANT = 1e-300  # seconds: a step without ops takes 0 and has no wait
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class Timing:
 
     @property
     def bubble(self) -> Number:
-        """The share of a step, alone, that stages wait.
+        """The share of a single step that stages wait.
 
         >>> Timing((1.0,) * 4, micro_batches=5).bubble
         0.375

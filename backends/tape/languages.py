@@ -54,7 +54,7 @@ class Language(NamedTuple):
     ) -> str:
         """The source of a function of the inputs in order; `calls` are the names of those that it calls.
 
-        It gives the sequence of its outputs, or its only one where that is `alone`.
+        It returns the sequence of its outputs, or the only output if `alone` is true.
         """
         inputs = {n: f"{of}_" if of in self.reserved else of for n, of in function.inputs.items()}
         function, words = Function(function.tape, inputs, function.outputs), self.words
@@ -114,7 +114,7 @@ def called_functions(functions: Iterable[Function]) -> tuple[Function, ...]:
 
 
 def integer_outputs(function: Function) -> frozenset[int]:
-    """The outputs that whole numbers alone make, where the inputs are such."""
+    """The outputs that are integers if the inputs are integers."""
     nodes = function.tape.nodes
     found = set(function.inputs)
 

@@ -37,7 +37,7 @@ LOGICAL = {"logical_and", "logical_or", "logical_xor"}
 
 
 class LoopSource(NamedTuple):
-    """A source, the constants that it is given, and of each input whether it varies between rows."""
+    """A source, its constants, and for each input whether it varies between rows."""
 
     source: str
     constants: tuple[float, ...]
@@ -67,7 +67,7 @@ def loop(function: Function, rows: Collection[str], name: str = "run") -> LoopSo
             inner.append(f"c{len(inner)} = x{len(inner)}[j]")
 
     def constant(value: float) -> str:
-        constants.append(float(value))  # each use for itself: equal ones of a program may differ in another
+        constants.append(float(value))  # each use separately: the programs of equal functions may differ
         return f"p{len(constants) - 1}"
 
     def say(number: int) -> str:
@@ -136,7 +136,9 @@ def compiled(function: Function, rows: Collection[str] = ()) -> Callable[..., tu
             tables = [_table(side, size) for side, size in zip(sides, sizes, strict=True)]
         except ValueError:  # an axis that both vary along
             return numpy.compiled(function)(*inputs)
-        results = np.empty([len(types), *map(prod, sizes)])  # one allocation, so that its pages are reused
+        results = np.empty(
+            [len(types), *map(prod, sizes)]
+        )  # a single allocation, so that its pages are reused
         _machine(source)(*tables, given, results)
         ordered = [shape[axis] for axis in (*own, *others)]
         moved = (np.moveaxis(r.reshape(ordered), range(len(shape)), (*own, *others)) for r in results)

@@ -21,7 +21,7 @@ BLOCK = 1 << 15  # points: a buffer has 256 KiB, so that caches store the dozen 
 
 
 def text(function: Function, name: str = "run") -> str:
-    """The source of a Python function of the inputs' blocks, which fills `r…` by way of buffers."""
+    """The source of a Python function of the inputs' blocks, which writes `r…` through buffers."""
     return _print(function, name)[0]
 
 
@@ -57,7 +57,7 @@ def _print(function: Function, name: str) -> tuple[str, tuple[int, int]]:
     for number in function.live:
         kind, of = nodes[number]
         operands = [say(n) for n in of]
-        if kind == "where":  # it writes twice
+        if kind == "where":  # it writes to the buffer twice
             into = place[number] = buffer(kind)
             condition, a, b = operands
             lines += [f"copyto({into}, {b})", f"copyto({into}, {a}, where={condition})"]
@@ -79,7 +79,7 @@ def _print(function: Function, name: str) -> tuple[str, tuple[int, int]]:
 def compiled(function: Function, block: int = BLOCK) -> Callable[..., tuple[Array, ...]]:
     """The function of arrays that broadcast together, given in the order of its inputs.
 
-    It gives arrays of float64 of the whole shape, of bool where an output is a truth.
+    It returns float64 arrays of the whole shape, or bool arrays for conditions.
     """
     nodes = function.tape.nodes
     types = [bool if nodes[n].function in TRUTHS else float for n in function.outputs]

@@ -22,16 +22,16 @@ from .record import Function, KeptArguments, Operand, Symbol, Tape
 
 # Functions with calls as nodes
 
-FINE = 32  # blocks of numbers between a power of two and the next; those below are one each
+FINE = 32  # number of blocks between a power of two and the next; smaller numbers are one block each
 KNOWN = 1 << 12  # calls of a function with cached results
 NONE = -1  # no node
 
 
 class Outline(Tape):
-    """A tape on which a function that is called stays one node."""
+    """A tape on which a called function stays one node."""
 
     def call(self, function: Function, *operands: Operand) -> Operand:
-        """The function of the operands, as a node; a number where they are numbers."""
+        """The function of the operands as a node; a number if all operands are numbers."""
         if not any(isinstance(x, Symbol) for x in operands):
             return super().call(function, *operands)
         return self.node(function, tuple(map(self.number, operands)))
@@ -64,7 +64,7 @@ def prune(outline: Function, counts: Iterable[str], most: int) -> GuardedFunctio
 
 @lru_cache(maxsize=8)
 def blocks(most: int) -> Range:
-    """All whole numbers from 1 to the most: single ones, then ever wider blocks that end at round ones."""
+    """All integers from 1 to the maximum: single ones, then increasing blocks that end at round numbers."""
     ends = [*range(FINE)]
     while ends[-1] < most:
         ends.append(ends[-1] + max(1, (1 << ends[-1].bit_length()) // FINE // 2))
@@ -86,15 +86,13 @@ class _ChoiceBounds:
         self.choices = choices(outline)
         self.counts, self.blocks = counts, blocks(most)
         self.calls: dict[int, KeptArguments] = {}  # for each call, the retained arguments of its choices
-        self._ranges: dict[
-            int, dict[int, Range]
-        ] = {}  # by an integer node, of values that depend on it alone
+        self._ranges: dict[int, dict[int, Range]] = {}  # by an integer node: values that depend on it only
         self._bound_calls()
         self.kept = self._bound_choices()
 
     @property
     def roots(self) -> tuple[int, ...]:
-        """The whole numbers that are bounded."""
+        """The integers that are bounded."""
         return tuple(self._ranges)
 
     @cached_property
@@ -107,7 +105,7 @@ class _ChoiceBounds:
 
     @cached_property
     def _whole(self) -> set[int]:
-        """The nodes that are whole numbers wherever inputs are, and that counts alone decide."""
+        """The nodes that are integers if the inputs are, and that depend on counts alone."""
         found = {number for number, name in self.outline.inputs.items() if name in self.counts}
         decided = set(found)
         for number in self.outline.live:
@@ -156,7 +154,7 @@ class _ChoiceBounds:
         return isinstance(self.nodes[number].function, Function)
 
     def _bounded(self, root: int, operands: Iterable[int]) -> bool:
-        """Bounds what a root decides, down to these; False where a call that is not bounded is needed."""
+        """Compute the bounds that decide a root; False if a call without bounds is needed."""
         ranges = self._ranges.setdefault(root, {root: self.blocks})
         needed, open_ = set[int](), list(operands)
         while open_:
@@ -236,7 +234,7 @@ def _stacked(ranges: Iterable[Range]) -> Range:
     """The ranges of an input in each call, as arrays of calls × blocks."""
     ends = zip(*((np.atleast_1d(x.low), np.atleast_1d(x.high)) for x in ranges), strict=True)
     low, high = (np.stack(np.broadcast_arrays(*each)) for each in ends)
-    alike = low.shape[1] == 1 and (low == low[0]).all()  # a number of all of them
+    alike = low.shape[1] == 1 and (low == low[0]).all()  # all calls have the same number
     return Range.of(low[:1], high[:1]) if alike else Range.of(low, high)
 
 
@@ -259,7 +257,7 @@ class ExternalTape(Tape):
 
 
 def typical_value(number: Any) -> Any:
-    """A number, or what one of the outside usually is."""
+    """A number, or the usual value of an external number."""
     return number.usual if is_external(number) else number
 
 

@@ -22,7 +22,7 @@ from .record import NOTHING, Function, KeptArguments
 
 # Interval arithmetic
 
-LAST = 4.5e-16  # two last digits of a float64
+LAST = 4.5e-16  # two units in the last place of a float64
 
 
 class Range(NamedTuple):
@@ -141,7 +141,7 @@ def _not(a: Range) -> Range:
 
 
 def _either(a: Range, b: Range) -> Range:
-    """One of two truths, and not both."""
+    """Whether exactly one of two conditions is true."""
     return _minimum(_maximum(a, b), _not(_minimum(a, b)))
 
 
@@ -190,7 +190,7 @@ class Choice(NamedTuple):
 
     @property
     def operands(self) -> tuple[int, ...]:
-        """All that it reads."""
+        """All nodes that it reads."""
         return self.condition + self.of
 
 
@@ -202,7 +202,7 @@ class Choices:
         self._within: set[int] = set()
         self.all = self._found()
         self.order = tuple(number for number in function.live if number not in self._within)
-        # Choices, and nodes with one among their operands or indirect operands.
+        # Choices, and nodes with a choice among their operands or indirect operands.
         self._decided = set(self.all)
         for number in self.order:
             if not self._decided.isdisjoint(self.operands(number)):
@@ -264,7 +264,7 @@ class Choices:
         }
 
     def ranges(self, inputs: Mapping[int, Range], masks: Masks = NOTHING) -> dict[int, Range]:
-        """The ranges of all nodes; of choices, of the retained arguments."""
+        """The ranges of all nodes; for choices, the range of the retained arguments."""
         ranges, nodes = dict(inputs), self.nodes
         read = {n for number in self.order for n in self.operands(number)}
         for n in read.union(self.function.outputs):
@@ -295,9 +295,9 @@ class Choices:
     def _relevant(
         self, ranges: Mapping[int, Range], everywhere: bool = False
     ) -> dict[int, tuple[Places, list[Places]]]:
-        """For each choice, the places where it matters, and where each of its arguments may decide it.
+        """For each choice, the points where it matters, and where each of its arguments may decide it.
 
-        It matters where a choice that contains it may take it, or `everywhere`.
+        It matters if a choice that contains it may select it, or `everywhere`.
         """
         where: dict[int, Places] = dict.fromkeys(self.function.outputs, True)
         found: dict[int, tuple[Places, list[Places]]] = {}
@@ -317,7 +317,7 @@ class Choices:
         return found
 
     def decide(self, number: int, ranges: Mapping[int, Range]) -> list[Any]:
-        """The places where each argument may be the choice; the first of equal ones decides."""
+        """The points where each argument may be the choice; the first of equal arguments decides."""
         choice = self.all[number]
         given = [ranges[n] for n in choice.of]
         if choice.condition:
@@ -365,7 +365,7 @@ class Choices:
 
 
 def _range_ends(kind: str, given: list[Range]) -> tuple[list[Any], list[Any]]:
-    """Lower and upper ends, so that the least is chosen."""
+    """Lower and upper ends, so that the smallest is chosen."""
     if kind == "minimum":
         return [x.low for x in given], [x.high for x in given]
     return [-x.high for x in given], [-x.low for x in given]

@@ -28,7 +28,7 @@ TEXT = {
 TWICE = {"minimum", "maximum"}  # their operands appear twice in the text, so each needs a name
 FLOATS = {"divide", "sqrt", "cbrt", "hypot", "expm1"}  # for any numbers
 MIXED = {"add", "subtract", "multiply"}  # for a float and an integer
-DEEPEST = 20  # brackets within brackets; Python's parser takes 200
+DEEPEST = 20  # nesting depth of brackets; Python's parser supports 200
 
 
 class Statements(NamedTuple):

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 Constant = Any  # an int, a float or a bool
 Operand = Any  # a constant or a symbol
-KeptArguments = Mapping[int, tuple[int, ...]]  # of choices, the arguments that may decide them
+KeptArguments = Mapping[int, tuple[int, ...]]  # for choices: the arguments that may decide them
 NOTHING: Mapping[int, Any] = MappingProxyType({})
 
 # x∘n = x and z∘x = z; n∘x = x and x∘z = z where the order is free; x∘x = x; x − x = 0.
@@ -82,7 +82,7 @@ class Tape:
         return found
 
     def record(self, function: str, *operands: Operand) -> Operand:
-        """The function of the operands; a constant where no symbol decides it."""
+        """The function of the operands; a constant if it does not depend on a symbol."""
         tapes = [x.tape for x in operands if isinstance(x, Symbol)]
         if not tapes:
             return self.scalars[function](*operands)
@@ -98,7 +98,7 @@ class Tape:
         return found
 
     def node(self, function: Any, of: tuple[Any, ...]) -> Symbol:
-        """A function of nodes, or a constant, once."""
+        """Add a function of nodes, or a constant, once."""
         key = function, *of
         if key not in self._known:
             self._known[key] = self._node(function, of)
@@ -133,7 +133,7 @@ class Tape:
 
 
 def _simpler(function: str, operands: tuple[Operand, ...]) -> Operand | None:
-    """The operand or the constant that it is, if it is one."""
+    """The operand or the constant that equals the result, if there is one."""
     if function == "where":
         condition, *branches = operands
         if isinstance(condition, Symbol):
@@ -158,7 +158,7 @@ def _simpler(function: str, operands: tuple[Operand, ...]) -> Operand | None:
 
 
 def _is(operand: Operand, constant: Constant | None) -> bool:
-    """Whether it is that constant; a float of one makes floats of integers, and stays."""
+    """Whether a node is that constant; a float constant converts integers to floats, so it stays."""
     if isinstance(operand, Symbol) or constant is None or operand != constant:
         return False
     return constant != 1 or not isinstance(operand, float)
@@ -180,10 +180,10 @@ def _operator(function: str) -> tuple[Operator, Operator]:
 
 
 class Symbol:
-    """A number that is not known yet: operators on it are recorded. It decides no branch."""
+    """A number that is not known yet: operators on it are recorded. It cannot decide a branch."""
 
     __slots__ = ("number", "tape")
-    __array_ufunc__ = None  # numpy's own functions refuse it
+    __array_ufunc__ = None  # numpy's functions reject it
 
     def __init__(self, tape: Tape, number: int) -> None:
         self.tape, self.number = tape, number
@@ -224,7 +224,7 @@ class Symbol:
 
 
 def tape_of(operands: Iterable[Operand]) -> Tape | None:
-    """The tape of the first symbol among them that is not outside."""
+    """The tape of the first symbol that is not external."""
     return next((x.tape for x in operands if isinstance(x, Symbol) and not x.tape.outside), None)
 
 
@@ -321,7 +321,9 @@ class Function:
         return Function(self.tape, before, kept), Function(self.tape, {**given, **named}, self.outputs)
 
     def before(self, other: Function, prefix: str = "x") -> tuple[Function, Function]:
-        """This one, which gives what the other reads of it besides, and the other, given that."""
+        """This function, which also returns the values that the other reads, and the other, given these
+        values.
+        """
         own, kept, open_, seen = set(self.live), set(), list(other.outputs), set(self.inputs)
         while open_:
             number = open_.pop()
@@ -337,7 +339,7 @@ class Function:
         return more, Function(self.tape, {**other.inputs, **given}, other.outputs)
 
     def depending(self, names: Iterable[str]) -> set[int]:
-        """The nodes that depend on any of these inputs, and those themselves."""
+        """The nodes that depend on any of these inputs, and the inputs."""
         wanted = set(names)
         found = {number for number, name in self.inputs.items() if name in wanted}
         for number in self.live:

@@ -3,10 +3,10 @@
 Nodes: device 0 is the first device of the first node, and pipeline stages follow one another
 (`RankTopology`, `check_nodes`).
 
-Algorithms: a rank that sends s bytes over h hops takes h · latency + s / bandwidth (Thakur, Rabenseifner
-and Gropp 2005, section 3). All links of a rank are busy at once, since chunks are pipelined, and the
-slowest link decides. The time is a lower bound; an unpublished latency counts as 0. `network_limit` is the
-entry point, `collective_routes` lists the routes that are fastest at some size.
+Algorithms: a rank that sends s bytes over h hops takes h · latency + s / bandwidth (Thakur, Rabenseifner and
+Gropp 2005, section 3). All links of a rank are busy at once, since chunks are pipelined, and the slowest link
+decides. The time is a lower bound; an unpublished latency counts as 0. `network_limit` is the entry point;
+`collective_routes` lists the routes that are fastest at some size.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def split_group(device: Device, group: tuple[int, ...]) -> tuple[tuple[int, ...]
 
 @lru_cache(maxsize=256)
 def one_node(device: Device, ranks: int) -> tuple[Device, int]:
-    """The device as if all ranks were in one machine, and the number of ranks that one has."""
+    """The device as if all ranks were in one node, and the number of ranks of one node."""
     most = max(device.node.devices, BOX) if device.node else ranks
     return replace(device, node=None), min(ranks, most)
 
@@ -109,7 +109,7 @@ def in_default_nodes(program: Program, device: Device) -> Device:
 
 @lru_cache(maxsize=256)
 def default_nodes(of: RankTopology, device: Device) -> Device:
-    """The same for ranks."""
+    """The ranks by the same rule."""
     ranks = of.devices
     domain = any((link.ranks or 0) >= ranks for link in device.links.values())
     if device.node or ranks <= BOX or domain:
@@ -198,20 +198,20 @@ def _others(n: int) -> Fraction:
 # and 4.3; Patarasuk & Yuan 2009).
 RING = CollectiveAlgorithm("ring", lambda n: n - 1, _others)
 RING_SUM = CollectiveAlgorithm("ring", lambda n: 2 * (n - 1), lambda n: 2 * _others(n))
-# Half of it up and down each of two binary trees. A rank is a leaf of one and within the other, so that it
-# sends a half to two parents and to two children (Sanders, Speck & Träff 2009; NCCL since 2.4).
+# Half of the payload up and down each of two binary trees. A rank is a leaf of one tree and an inner node of
+# the other. It sends a half to two parents and to two children (Sanders, Speck & Träff 2009; NCCL since 2.4).
 TREE = CollectiveAlgorithm("tree", lambda n: 2 * (n - 1).bit_length(), lambda n: Fraction(2), pieces=False)
 # Pieces go straight to where they belong: step by step (Thakur et al. 2005, "pairwise exchange"), or at once.
 PAIRWISE = CollectiveAlgorithm("pairwise", lambda n: n - 1, _others)
 DIRECT = CollectiveAlgorithm("direct", lambda n: 1, _others, direct=True)
-# Everything to everyone, or a piece to each and the sums back, as serving engines' own kernels do (1stage and
-# 2stage in vLLM's custom_all_reduce.cuh, ONESHOT and TWOSHOT in TensorRT-LLM).
+# All data to all ranks, or a piece to each and the sums back, as in the kernels of serving engines (1stage
+# and 2stage in vLLM's custom_all_reduce.cuh, ONESHOT and TWOSHOT in TensorRT-LLM).
 ONE_SHOT = CollectiveAlgorithm("one-shot", lambda n: 1, lambda n: Fraction(n - 1), direct=True, pieces=False)
 TWO_SHOT = CollectiveAlgorithm("two-shot", lambda n: 2, lambda n: 2 * _others(n), direct=True)
 # Switches add up their inputs and send the sum to all: each rank sends its payload once (SHARP, Graham et al.
 # 2016; NVLS in NCCL since 2.17). One hop to the sums, one back.
 IN_NETWORK = CollectiveAlgorithm("in-network", lambda n: 2, lambda n: Fraction(1), reduces=True)
-# From one rank to another.
+# One rank sends to another.
 SEND = CollectiveAlgorithm("send", lambda n: 1, lambda n: Fraction(1))
 
 ALGORITHMS = {
@@ -261,7 +261,7 @@ class CollectiveRoute:
 
     @property
     def slowest(self) -> LinkShare:
-        """The leg that takes longest."""
+        """The slower leg."""
         return max(self.legs, key=lambda leg: float(typical_value(leg.pace)))
 
     def time(self, payload: Number) -> Number:
@@ -279,12 +279,12 @@ class NetworkLimit(Limit):
     ways: tuple[CollectiveRoute, ...]
 
     def fastest(self, at: Binding) -> CollectiveRoute:
-        """The way that is taken at one point."""
+        """The fastest route at one point."""
         payload = at(self.amount)
         return min(self.ways, key=lambda way: float(way.time(payload)))
 
     def time(self, at: Binding) -> Number:
-        """Seconds, of the fastest way at each point."""
+        """Seconds of the fastest route at each point."""
         payload = at(self.amount)
         best = self.ways[0].time(payload)
         for way in self.ways[1:]:
@@ -292,12 +292,12 @@ class NetworkLimit(Limit):
         return best
 
     def below(self, other: Limit) -> bool:
-        """Never for sure: even nothing at all takes a hop."""
+        """False: this is never certain, because even an empty payload takes a hop."""
         return False
 
 
 def network_limit(device: Device, opcode: str, payload: Size, group: tuple[int, ...]) -> NetworkLimit:
-    """The limit that sending puts on an op; HardwareError if no link joins the group."""
+    """The limit of an op by its network traffic; HardwareError if no link connects the group."""
     found = collective_routes(device, opcode, group)
     large = found[-1]
     over = " and ".join(leg.span.name for leg in large.legs)
@@ -307,7 +307,9 @@ def network_limit(device: Device, opcode: str, payload: Size, group: tuple[int, 
 
 @lru_cache(maxsize=1 << 12)
 def collective_routes(device: Device, opcode: str, group: tuple[int, ...]) -> tuple[CollectiveRoute, ...]:
-    """The ways fastest at some size, from small to large; HardwareError if nothing joins the group."""
+    """The routes that are fastest at some size, from small to large; HardwareError if no link connects the
+    group.
+    """
     algorithms = ALGORITHMS.get(opcode, (SEND,))
     inside, nodes = split_group(device, group)
     ranks = len(inside)
@@ -376,7 +378,7 @@ def _in_steps(
     nodes: int,
     piece: Fraction,
 ) -> Iterator[CollectiveRoute]:
-    """Within each node, and halfway through among the ranks of all nodes with the same piece."""
+    """Within each node, and then among the ranks of all nodes with the same piece."""
     across = list(_alone(algorithms, far, nodes))
     for inner in _alone([a for a in algorithms if a.pieces], near, ranks):
         for outer in across:
@@ -388,7 +390,7 @@ def _in_steps(
 def _to_all(
     algorithms: Iterable[CollectiveAlgorithm], near: LinkOption, ranks: int, far: LinkOption, nodes: int
 ) -> Iterator[CollectiveRoute]:
-    """Every rank to all others at once, wherever they are."""
+    """Every rank sends to all others at once, on any node."""
     n = ranks * nodes
     latency_s = max(near.link.latency_s, far.link.latency_s)
     for a in algorithms:

@@ -97,7 +97,7 @@ class Limit:
         return {monomial: coefficient / self.rate for monomial, coefficient in terms}
 
     def below(self, other: Limit) -> bool:
-        """Whether `other` takes at least as long at every point, as is known of rates that are numbers."""
+        """Whether `other` takes at least as long at every point, if rates are numbers."""
         if is_external(self.rate) or is_external(other.rate):
             return False
         mine, theirs = self.seconds, other.seconds
@@ -114,7 +114,7 @@ class ExpertTypes:
     """Dtypes of the `rows` and `weights` that the grouped products around an op multiply.
 
     `away` rows belong to experts of other ranks: if ranks slice replicated rows, kernels iterate over all
-    rows and skip these. An exchange sends a rank only its own rows, or its own tokens.
+    rows and skip these. In an exchange, a rank receives only its own rows or tokens.
     """
 
     rows: DType
@@ -123,7 +123,7 @@ class ExpertTypes:
 
 
 def expert_types(graph: Graph, node: Node, mesh: Mesh) -> ExpertTypes | None:
-    """The dtypes for an op from `dispatch` to `combine`; None for all others."""
+    """The dtypes for an op from `dispatch` to `combine`; None for other ops."""
     before = _before(graph, node)
     first = before[-1] if before[-1].op.copies else None
     product = next((n for n in before if _multiplies(n)), None)
@@ -158,7 +158,7 @@ def _before(graph: Graph, node: Node) -> list[Node]:
 
 
 def _after(graph: Graph, node: Node) -> Node | None:
-    """The first grouped product that uses what a node gives."""
+    """The first grouped product that uses the result of a node."""
     names = [node.name]
     for name in names:
         if _multiplies(graph[name]):
@@ -197,7 +197,7 @@ class Row:
     reads: tuple[tuple[str, Size], ...]
     writes: tuple[tuple[str, Size], ...]
     experts: ExpertTypes | None = None
-    turns: int = 0  # weights of a benchmark that are used one after another; 0 as in a model
+    turns: int = 0  # number of weights of a benchmark that are used in turn; 0 as in a model
 
     @property
     def op(self) -> tuple[int, int]:
@@ -210,7 +210,7 @@ class Row:
         return self.at("", 0, Node(self.node.op.opcode, self.node.op, (), ()), 1)
 
     def at(self, name: str, stage: int, node: Node, repeat: int) -> Row:
-        """The row of an op that needs the same there."""
+        """The row of an op with equal work."""
         done = self.work, self.operands, self.shape, self.reads, self.writes, self.experts, self.turns
         return Row(name, stage, node, repeat, *done)
 
@@ -274,7 +274,9 @@ Types = tuple[Tensor, ...]
 
 
 def _local(op: Op, operands: Types, results: Types, mesh: Mesh) -> tuple[Op, Types, Types, Mesh]:
-    """The types and mesh that determine the work of an op: those of one rank, with the axes it joins."""
+    """The types and mesh that determine the work of an op: those of one rank, with the axes of its
+    collective.
+    """
     if op.lone:
         return (
             op,

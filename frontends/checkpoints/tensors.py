@@ -22,8 +22,8 @@ from llmir.ir.core.dtype import DTYPES
 
 INDEX = "model.safetensors.index.json"
 
-# DeepSeek-V3's index, of 91,991 tensors, has 9 MB and 184,000 values. A file's header has 13 values a tensor,
-# and by the format's own limit 100 MB.
+# DeepSeek-V3's index, of 91,991 tensors, has 9 MB and 184,000 values. A file's header has 13 values per
+# tensor, and at most 100 MB by the format's limit.
 _BUDGET = Budget(bytes=2**25, nodes=600_000, depth=8)
 _MOST_AXES = 32
 
@@ -41,7 +41,7 @@ class TensorHeader:
 
 @dataclass(frozen=True)
 class Checkpoint(Figures):
-    """The tensors by name, None where only the name is known, and the totals that an index states."""
+    """The tensors by name, with None if only the name is known, and the totals in an index."""
 
     path: str
     tensors: Mapping[str, TensorHeader | None]

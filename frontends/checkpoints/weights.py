@@ -48,7 +48,7 @@ _IGNORED = "constants, vision and audio parts, input scales"
 
 @dataclass(frozen=True)
 class Difference:
-    """One tensor, or one total, that is not as it should be."""
+    """One tensor, or one total, that differs from the expected one."""
 
     name: str
     expected: str
@@ -57,7 +57,10 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison(Figures, Pairs):
-    """A checkpoint against a program; `agrees` if nothing differs. Totals are None where none are stated."""
+    """The comparison of a checkpoint with a program; `agrees` if nothing differs.
+
+    Totals are None if they are not stated.
+    """
 
     model: str
     checkpoint: str  # its path
@@ -75,7 +78,7 @@ class Comparison(Figures, Pairs):
 
     @property
     def agrees(self) -> bool:
-        """Whether all names, and all that is known of shapes, dtypes and totals, are the same."""
+        """Whether all names and all known shapes, dtypes and totals are equal."""
         names = self.missing or self.unexpected
         return not (names or self.wrong_shape or self.wrong_dtype or self.wrong_total)
 
@@ -152,7 +155,7 @@ class _Tensor(NamedTuple):
 def expected(program: Program) -> dict[str, TensorHeader]:
     """Each tensor of the program's checkpoint, by name; `program` is unfused.
 
-    `UnsupportedError` for matrices of few bits that are stored in a way that llmir does not have.
+    `UnsupportedError` for low-precision matrices in a storage format that llmir does not support.
     """
     found: dict[str, TensorHeader] = {}
     tensors = _tensors(program)
@@ -199,7 +202,9 @@ def _uses(at: Instance) -> Iterator[_Use]:
 
 
 def _stored(at: Instance) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """The name and shape of each part of this weight: one for each layer, and for each expert if named so."""
+    """The name and shape of each part of this weight: one for each layer, and for each expert if the name has
+    it.
+    """
     op, type = at.node.op, at.node.results[0]
     if not op.param:
         return
@@ -255,7 +260,7 @@ def _text(program: Program, checkpoint: Checkpoint) -> Mapping[str, TensorHeader
 
 
 def compare(program: Program, checkpoint: Checkpoint) -> Comparison:
-    """How the tensors of a checkpoint differ from those that `program` (unfused) expects."""
+    """The differences between the tensors of a checkpoint and those that `program` (unfused) expects."""
     wanted, tensors = expected(program), _tensors(program)
     parameters = sum(tensor.elements for tensor in tensors.values())
     text = _text(program, checkpoint)
@@ -293,7 +298,7 @@ def compare(program: Program, checkpoint: Checkpoint) -> Comparison:
 
 
 def _fits(stated: int, expected: tuple[int, int], *, lower_bound: bool) -> bool:
-    """Whether an index's total is one of those expected: without and with the copies of tied weights.
+    """Whether the total in an index is one of the expected ones: without and with the copies of tied weights.
 
     An index also counts ignored tensors, without their sizes. Then a total is at least the expected.
     """

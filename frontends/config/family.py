@@ -37,7 +37,7 @@ FAMILIES: Kind[Family] = Kind("family", "llmir.frontends.families")
 
 
 def family(architecture: str, *model_types: str, whole: bool = False) -> Callable[[Own], Own]:
-    """A decorator: the function reads configs of this class, and those that state a `model_type` alone."""
+    """A decorator: the function reads configs of this class, and configs with only this `model_type`."""
 
     def take(read: Own) -> Own:
         FAMILIES.add(architecture, Family(model_types, read, whole), read)

@@ -49,11 +49,11 @@ def by_layer(program: Program, entries: tuple[str, ...]) -> UnquantizedModules:
     """
     layers = 1 + max((layer for at, _ in _modules(program) for layer in at.layers), default=0)
     found: list[set[str]] = [set() for _ in range(layers)]
-    # Only these patterns can distinguish experts; the others are tested for one expert.
+    # Only these patterns can distinguish experts; the other patterns are tested with one expert.
     numbers = tuple(e for e in entries if not _WORDS.fullmatch(e))
     telling = tuple(e for e in numbers if re.search(r"^re:|\*|^\d|experts\.\d", e))
     others = tuple(e for e in entries if e not in telling)
-    # A pattern without a digit or a `*` that could match one is the same for all layers of a body.
+    # A pattern without a digit or a `*` that could match one applies equally to all layers of a body.
     alike = not any(re.search(r"^re:|[\d?\[]", e) for e in numbers)
     for at, module in _modules(program) if entries else ():
         experts = _experts(at) if telling and "{expert}" in module and not alike else 1
@@ -88,13 +88,13 @@ def quantizes(program: Program, apart: UnquantizedModules, blocks: frozenset[str
     return any(
         pattern(module) not in apart[at.layers.first]
         for at, module in _modules(program)
-        if at.node.op.block != "router"  # which no method takes
+        if at.node.op.block != "router"  # which no method supports
         and (blocks is None or at.node.op.block in blocks)
     )
 
 
 def pattern(module: str) -> str:
-    """How a plan calls the module in all layers and experts."""
+    """The name of the module of all layers and experts in a plan."""
     return layer_name(module, "*").replace("{expert}", "*")
 
 
@@ -151,7 +151,7 @@ def modelopt(config: Config, entries: tuple[str, ...]) -> Options:
 
 
 def _single_group(config: Config, scales: str | None = None) -> Options:
-    """The one group of all linears, and the cache; `scales` is the strategy of weights that state none."""
+    """The single group of all linears, and the cache; `scales` is the default strategy of weights."""
     groups = config.nested("config_groups")
     names = list(groups.fields) if groups else []
     if not groups or len(names) != 1:
@@ -169,7 +169,7 @@ def _single_group(config: Config, scales: str | None = None) -> Options:
     if inputs := group.nested("input_activations"):
         options["activations"] = _symmetric(inputs)
         if inputs.fields.get("dynamic") is False and options["activations"] in ("fp8", "int8"):
-            options["activations"] += "_t"  # found before, one for all tokens
+            options["activations"] += "_t"  # read earlier, once for all tokens
     if cache := config.nested("kv_cache_scheme"):
         options["kv"] = _symmetric(cache)
     return options
@@ -244,7 +244,9 @@ def _fp8(config: Config, entries: tuple[str, ...]) -> Options:
     _one_of(config, "fmt", ("e4m3", "float8_e4m3fn"), "format")
     _one_of(config, "activation_scheme", ("dynamic", "static"), "activations")
     config.ignore("scale_fmt", "expert_dtype")
-    if config.fields.get("scale_fmt") is not None:  # powers of two of DeepSeek-V3.1 are in fp32 as others
+    if (
+        config.fields.get("scale_fmt") is not None
+    ):  # the power-of-two scales of DeepSeek-V3.1 are stored in fp32 like others
         _one_of(config, "scale_fmt", ("float", "ue8m0"), "scales")
     weights = f"fp8_b{block[0]}x{block[1]}" if block else "fp8"
     if (experts := config.fields.get("expert_dtype")) is not None:
@@ -255,14 +257,14 @@ def _fp8(config: Config, entries: tuple[str, ...]) -> Options:
 
 
 def _fbgemm(config: Config, entries: tuple[str, ...]) -> Options:
-    """FBGEMM's fp8, of Meta's own checkpoints: a scale for each row of weights and for each token."""
+    """FBGEMM's fp8 in Meta's checkpoints: a scale for each row of weights and for each token."""
     config.ignore("activation_scale_ub")  # an upper bound of token scales
     return {"weights": "fp8", "activations": "fp8"}
 
 
 def _awq(config: Config, entries: tuple[str, ...]) -> Options:
     bits, group = _bits(config), _group_size(config)
-    config.ignore("zero_point")  # stored either way
+    config.ignore("zero_point")  # both are possible
     return {"weights": f"{_integer(bits, group)}z"}
 
 
@@ -279,7 +281,7 @@ def _mxfp4(config: Config, entries: tuple[str, ...]) -> Options:
 
 
 def _bitsandbytes(config: Config, entries: tuple[str, ...]) -> Options:
-    """In 8 bits both operands, outliers aside; in 4 bits weights alone, under scales of 64."""
+    """In 8 bits both operands, except outliers; in 4 bits weights alone, with one scale per 64 elements."""
     eight, four = (config.flag(f"load_in_{bits}bit", False) for bits in (8, 4))
     if eight == four:
         raise config.error(
@@ -388,6 +390,6 @@ def _scheme(
 
 
 def _blocks(program: Program) -> list[str]:
-    """The blocks that have products."""
+    """The blocks with matrix products."""
     nodes = (n for g in program.graphs.values() for n in g.nodes)
     return list(dict.fromkeys(n.op.block for n in nodes if n.op.matrices))

@@ -62,30 +62,30 @@ class Config:
         return self._integer(key, self._get(key, default), minimum, maximum)
 
     def assumed(self, key: str, default: int) -> int:
-        """An integer; where the field is absent, the family's `default`, with a note."""
+        """An integer; if the field is absent, the family's `default`, with a note."""
         if key not in self:
             self.note(f"config names no {self._key(key)}; {default} assumed")
         return self.integer(key, default)
 
     def fill(self, **defaults: object) -> None:
-        """The family's own values for fields that are absent, each with a note."""
+        """The family's values for absent fields, each with a note."""
         absent = {key: value for key, value in defaults.items() if key not in self.fields}
         for key, value in absent.items():
             self.note(f"config names no {key}; {show(value)} assumed")
         self.fields = MappingProxyType({**self.fields, **absent})
 
     def absent(self, *keys: str) -> None:
-        """Take null for absent in these fields, as their class does."""
+        """Treat null as absent in these fields, as their class does."""
         left = {k: v for k, v in self.fields.items() if k not in keys or v is not None}
         self.fields = MappingProxyType(left)
 
     def optional_integer(self, key: str, minimum: int = 1) -> int | None:
-        """An integer, or None where the field is absent or null."""
+        """An integer, or None if the field is absent or null."""
         value = self._get(key, None, required=False)
         return None if value is None else self._integer(key, value, minimum)
 
     def stated(self, key: str) -> int | None:
-        """An integer, or None where the field is absent or "auto"."""
+        """An integer, or None if the field is absent or "auto"."""
         return None if self._get(key, "auto") == "auto" else self.integer(key)
 
     def integers(self, key: str, default: Iterable[int] = ()) -> tuple[int, ...]:
@@ -121,7 +121,7 @@ class Config:
         raise self.error(key, f"expected {bounded('a number', 0, above=True)}, got {show(value)}")
 
     def optional_number(self, key: str, *, zero: bool = False) -> float | None:
-        """A finite number above zero, or None where the field is absent or null (or 0, if `zero` is none)."""
+        """A finite number above zero, or None if the field is absent or null (or 0, if `zero` means none)."""
         value = self._get(key, None, required=False)
         off = value is None or (zero and value == 0 and not isinstance(value, bool))
         return None if off else self.number(key)
@@ -153,7 +153,7 @@ class Config:
         return value
 
     def nested(self, key: str) -> Config | None:
-        """The object under `key` as a view that shares these notes; None where absent or null."""
+        """The object under `key` as a view that shares these notes; None if absent or null."""
         value = self._get(key, None, required=False)
         if value is None:
             return None
@@ -184,7 +184,7 @@ class Config:
             value = self._get(key, None, required=False)
             if value is None or value == "auto":
                 continue
-            # A config in memory may contain torch's own dtype, whose text has this form.
+            # A config in memory may contain a dtype of torch, whose text has this form.
             spelling = str(value) if type(value).__name__ == "dtype" else value
             known = _DTYPES.get(spelling.removeprefix("torch.")) if isinstance(spelling, str) else None
             if known is None:
@@ -201,19 +201,21 @@ class Config:
         if key not in self:
             return
         value = self._get(key, None)
-        # True equals 1 in Python but not in JSON, where 1 and 1.0 are the same.
+        # True equals 1 in Python but not in JSON, in which 1 and 1.0 are equal.
         if any(isinstance(value, bool) == isinstance(a, bool) and value == a for a in allowed):
             return
         choices = " or ".join(map(show, allowed)) or "no value"
         self._refuse(key, f"{show(value)} is not modelled ({reason}); {choices} is")
 
     def fixed(self, reason: str, **usual: object) -> None:
-        """Refuse (or, when lenient, note) each field that is there, not null, and not as `usual`."""
+        """Refuse (or, with `lenient`, note) each field that is present, not null, and different
+        from `usual`.
+        """
         for key, value in usual.items():
             self.unmodelled(key, (None, value), reason)
 
     def every(self, key: str, *allowed: str) -> None:
-        """Refuse (or, when lenient, note) a list of strings that are not those `allowed`, one by one."""
+        """Refuse a list of strings with any that is not `allowed`; with `lenient`, add a note instead."""
         kinds = self.texts(key)
         if self.fields.get(key) is not None and len(kinds) != len(allowed):
             raise self.error(key, f"{len(kinds)} kinds for {len(allowed)} layers")
@@ -246,7 +248,7 @@ class Config:
                 continue
             if key in neutral:
                 self.unmodelled(key, *neutral[key])
-            elif not key.startswith("_"):  # Hugging Face's own bookkeeping
+            elif not key.startswith("_"):  # metadata of Hugging Face
                 unknown.append(key)
         self._asked.update(self.fields)
         if unknown:
@@ -267,7 +269,7 @@ class Config:
         raise UnsupportedError(f"${self._path}.{plain(first)}: {fact}")
 
     def _refuse(self, key: str, fact: str) -> None:
-        """Raise, or when lenient note, what llmir does not model."""
+        """Raise an error for an unmodeled value; with `lenient`, add a note instead."""
         error = self.error(key, fact, UnsupportedError)
         if not self.lenient:
             raise error
@@ -304,7 +306,7 @@ def read(model: object, *, lenient: bool = False) -> Config:
 # The fact of a program that states how its checkpoint is quantized.
 METHOD = "quant_method"
 
-# These fields do not affect the logits of a forward pass over tokens and a cache.
+# These fields do not affect the logits of a forward pass with tokens and a cache.
 _INERT = {
     "it names the model, its files or what wrote them": """
         architectures auto_map finetuning_task is_llama_config model_name model_type name_or_path
@@ -413,7 +415,7 @@ NEUTRAL: Mapping[str, Neutral] = MappingProxyType(
     }
 )
 
-# The same for a `quantization_config`; it contains no field that affects the bytes of a tensor.
+# Fields without effect in a `quantization_config`; it contains no field that affects the bytes of a tensor.
 _QUANTIZATION_INERT = {
     "it describes how the weights were quantized": """
         act_group_aware batch_size block_name_to_quantize cache_block_outputs damp_auto_increment

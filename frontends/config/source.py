@@ -81,7 +81,7 @@ def _from_string(model: str) -> ConfigSource:
 
 
 def _from_release(name: str, preset: Preset, scheme: releases.Scheme | None) -> ConfigSource:
-    """A preset under a release's name, in the types that its publisher stores it in."""
+    """A preset with the name of a release, in the dtypes of the published checkpoint."""
     note = f"{plain(name)} is treated as a release of {preset.name}"
     if scheme is None:
         return ConfigSource(preset.config, plain(name), note)

@@ -31,7 +31,7 @@ def chatglm(config: Config) -> Decoder:
         config.unmodelled(key, (None, False), "another ChatGLM than the published ones")
     config.unmodelled("quantization_bit", (None, 0), "ChatGLM's own quantization")
     config.unmodelled("pre_seq_len", (None,), "a learned prefix")
-    # A copy of the padded size; and how the same sums are done, or a prefix learned.
+    # A copy of the padded size, the implementation of the sums, and a learned prefix.
     config.ignore("vocab_size", "apply_query_key_layer_scaling", "fp32_residual_connection")
     config.ignore("prefix_projection")
     bias = config.flag("add_qkv_bias", False)

@@ -63,7 +63,7 @@ def cohere(config: Config) -> Decoder:
 
 @family("Cohere2ForCausalLM", "cohere2")
 def cohere2(config: Config) -> Decoder:
-    """Cohere2ForCausalLM: windows in all layers but each fourth, which knows no positions."""
+    """Cohere2ForCausalLM: windows in all layers except every fourth, which has no positions."""
     every = config.integer("sliding_window_pattern", 4)
     config.fixed("another kind of layers", **_SAID, layer_switch=every)
     mixer = _attention(config)

@@ -58,7 +58,7 @@ def by_groups(config: Config, groups: int, kept: int, scale: float, module: str 
 
 
 def stack(config: Config, mixer: Sublayer, dense: Mlp, sparse: Moe, first: int) -> tuple[Layer, ...]:
-    """The first layers are dense, the others have experts; all are dense without experts."""
+    """The first layers are dense, the others have experts; without experts, all are dense."""
     kept = config.integer("first_k_dense_replace", first, minimum=0)
     return tuple(Layer(mixer, dense if i < kept else sparse) for i in range(layers(config)))
 
@@ -119,7 +119,7 @@ def deepseek_v32(config: Config) -> Decoder:
 
 @family("GlmMoeDsaForCausalLM", "glm_moe_dsa")
 def glm_moe_dsa(config: Config) -> Decoder:
-    """GlmMoeDsaForCausalLM, GLM-5: V3.2's layers, with rotation of neighboring pairs in the indexer too."""
+    """GlmMoeDsaForCausalLM, GLM-5: V3.2's layers, with rotation of neighboring pairs also in the indexer."""
     _own_indexers(config)
     config.fixed("halves that are rotated", rope_interleave=True, indexer_rope_interleave=True)
     mixer = latent(config, (2048, 512, 192, 64, 256), positions_default=202752, interleaved=True)
@@ -142,7 +142,7 @@ def _own_indexers(config: Config) -> None:
 
 @family("AXK1ForCausalLM", "axk1")
 def axk1(config: Config) -> Decoder:
-    """AXK1ForCausalLM, A.X K1: V3 with a norm behind the experts."""
+    """AXK1ForCausalLM, A.X K1: V3 with a norm after the experts."""
     config.integer("q_lora_rank", 1536)  # null is not allowed
     pairs = config.flag("rope_interleave", True)
     mixer = latent(config, (1536, 512, 128, 64, 128), positions_default=32768, interleaved=pairs)

@@ -53,7 +53,7 @@ def _expert_dtype(config: Config) -> None:
 
 
 def _experts(config: Config) -> Moe:
-    """Those that tokens choose by scores; the shared one is as wide as each."""
+    """Experts that tokens choose by scores; the shared expert has the width of one."""
     config.unmodelled("scoring_func", (None, *_SCORES), "another score of the router")
     config.unmodelled("topk_method", (None, "noaux_tc"), "another choice of experts")
     routing = Routing(

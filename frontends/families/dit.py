@@ -18,7 +18,7 @@ def dit(config: Config) -> Diffusion:
     config.unmodelled("norm_type", ("ada_norm_zero",), "another norm than adaLN-zero")
     config.unmodelled("norm_elementwise_affine", (False,), "norms with weights of their own")
     config.unmodelled("activation_fn", ("gelu-approximate",), "another activation")
-    config.ignore("dropout", "norm_num_groups", "upcast_attention")  # of training, of no layer, of a dtype
+    config.ignore("dropout", "norm_num_groups", "upcast_attention")  # for training, unused by layers, a dtype
     heads, size = config.integer("num_attention_heads", 16), config.integer("attention_head_dim", 72)
     side, edge, channels = (
         config.integer(key, usual)
@@ -38,7 +38,7 @@ def dit(config: Config) -> Diffusion:
         patches=(edge // side) ** 2,
         side=side,
         channels=(channels, config.optional_integer("out_channels") or channels),
-        labels=config.integer("num_embeds_ada_norm", 1000) + 1,  # and one for no label
+        labels=config.integer("num_embeds_ada_norm", 1000) + 1,  # one more for no label
         mixer=Attention(heads, heads, size, None, out_bias=True, **of),
         mlp=Mlp(4 * hidden, True, "ff.net", matrices=("0.proj", "2"), activation="gelu_tanh"),
         eps=config.number("norm_eps", 1e-5),

@@ -27,7 +27,7 @@ from .deepseek import by_groups, experts
 def _mixers(config: Config) -> tuple[Attention, ...]:
     """The attention of each layer: windows except in each fourth layer, which then has no positions."""
     mask, pattern = window(config, 4096), "sliding_window_pattern"
-    if mask == "causal" or config.texts("layer_types"):  # the pattern does not act, and may be "LLLG"
+    if mask == "causal" or config.texts("layer_types"):  # the pattern has no effect, and may be "LLLG"
         config.ignore(pattern)
         every = 0
     else:
@@ -40,7 +40,7 @@ def _mixers(config: Config) -> tuple[Attention, ...]:
 
 @family("Exaone4ForCausalLM", "exaone4")
 def exaone4(config: Config) -> Decoder:
-    """Exaone4ForCausalLM: norms behind both sublayers."""
+    """Exaone4ForCausalLM: norms after both sublayers."""
     feed = mlp(config)
     stack = tuple(Layer(mixer, feed, POST_NORMS) for mixer in _mixers(config))
     return decoder(config, "Exaone4ForCausalLM", stack, eps_default=1e-5)

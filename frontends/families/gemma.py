@@ -33,13 +33,13 @@ TANH = "gelu_pytorch_tanh"
 
 
 def rounded(x: float, dtype: str) -> float:
-    """The nearest number of that type."""
+    """The nearest number of this dtype."""
     fraction, exponent = frexp(x)
     return ldexp(round(ldexp(fraction, _MANTISSA[dtype])), exponent - _MANTISSA[dtype])
 
 
 def cap(config: Config, key: str, default: float) -> float:
-    """A soft cap, by default the class's; null is none."""
+    """A soft cap, by default that of the class; null means no cap."""
     return (config.optional_number(key) or 0.0) if key in config else default
 
 
@@ -50,7 +50,7 @@ def _scaled(config: Config, architecture: str, stack: tuple[LayerLike, ...], **d
 
 
 def _gemma(config: Config, architecture: str, stack: tuple[Layer, ...], **differences: Any) -> Decoder:
-    """With norms that store their weights less 1."""
+    """With norms that store their weights minus 1."""
     norm = Norm(config.number("rms_norm_eps", 1e-6), offset=1.0)
     return _scaled(config, architecture, stack, norm=norm, **differences)
 
@@ -58,7 +58,7 @@ def _gemma(config: Config, architecture: str, stack: tuple[Layer, ...], **differ
 def by_layer(
     config: Config, architecture: str, stack: tuple[LayerLike, ...], size: int, **differences: Any
 ) -> Decoder:
-    """With plain norms, and `size` numbers for each layer, times √size, that it reads of the token itself."""
+    """With plain norms, and `size` numbers of each token per layer, scaled by √size."""
     rows = config.integer("vocab_size_per_layer_input", 262144)
     table = LayerTable(rows, len(stack), size, rounded(size**0.5, config.dtype())) if size else None
     return _scaled(config, architecture, stack, layer_table=table, **differences)
@@ -66,7 +66,7 @@ def by_layer(
 
 @family("GemmaForCausalLM", "gemma")
 def gemma(config: Config) -> Decoder:
-    """GemmaForCausalLM: llama with those norms and embeddings, and heads of 256."""
+    """GemmaForCausalLM: Llama with these norms and embeddings, and heads of size 256."""
     config.fill(num_attention_heads=16, num_key_value_heads=16, head_dim=256, vocab_size=256000)
     bias, acts = config.flag("attention_bias", False), activation(config, default=TANH)
     config.unmodelled("hidden_activation", (None, config.fields.get("hidden_act")), "another activation")
@@ -109,7 +109,7 @@ def gemma2(config: Config) -> Decoder:
 
 @family("VaultGemmaForCausalLM", "vaultgemma")
 def vaultgemma(config: Config) -> Decoder:
-    """VaultGemmaForCausalLM: Gemma 2 without the norms behind its sublayers."""
+    """VaultGemmaForCausalLM: Gemma 2 without the norms after its sublayers."""
     config.fill(num_attention_heads=8, num_key_value_heads=4, head_dim=256, vocab_size=256000)
     norms = Norms(before_mlp="pre_feedforward_layernorm")
     how: dict[str, Any] = {"positions_default": 8192, "norms": norms}

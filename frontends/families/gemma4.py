@@ -20,7 +20,7 @@ _NORMS = ("pre_feedforward_layernorm", "post_feedforward_layernorm_1", "post_fee
 
 @family("Gemma4ForCausalLM", "gemma4_text")
 def gemma4(config: Config) -> Decoder:
-    """Gemma4ForCausalLM: five layers with a window to one without; the last has none."""
+    """Gemma4ForCausalLM: five layers with a window for each one without; the last has no window."""
     config.fill(num_attention_heads=8, num_key_value_heads=4, head_dim=256, vocab_size=262144)
     config.unmodelled("use_bidirectional_attention", (None, "vision"), "attention to later tokens")
     last = layers(config) - 1

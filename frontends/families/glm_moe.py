@@ -36,12 +36,12 @@ def glm_moe(config: Config) -> Decoder:
 
 @family("Glm4MoeLiteForCausalLM", "glm4_moe_lite")
 def glm_moe_lite(config: Config) -> Decoder:
-    """Glm4MoeLiteForCausalLM, GLM-4.7-Flash: those experts after DeepSeek's latent attention."""
+    """Glm4MoeLiteForCausalLM, GLM-4.7-Flash: these experts with DeepSeek's latent attention."""
     pairs = config.flag("rope_interleave", True)
     mixer = latent(config, (768, 512, 192, 64, 256), positions_default=202752, interleaved=pairs)
     sparse = experts(config, by_groups(config, groups=1, kept=1, scale=1.8), (64, 4, 1536, 1))
     dense = Mlp(config.assumed("intermediate_size", 10240))
-    config.ignore("first_k_dense_replace")  # of the class; `mlp_layer_types` replaces it
+    config.ignore("first_k_dense_replace")  # default of the class; `mlp_layer_types` replaces it
     stacked, own = by_type(config, mixer, dense, sparse, 1), draft(config, Layer(mixer, sparse))
     return decoder(config, "Glm4MoeLiteForCausalLM", stacked, eps_default=1e-5, draft=own)
 
@@ -49,7 +49,7 @@ def glm_moe_lite(config: Config) -> Decoder:
 @family("SolarOpenForCausalLM", "solar_open")
 def solar_open(config: Config) -> Decoder:
     """SolarOpenForCausalLM: GLM's experts in all layers."""
-    config.ignore("intermediate_size")  # of dense MLPs, which no layer has
+    config.ignore("intermediate_size")  # width of dense MLPs, which no layer has
     mixer = attention(
         config,
         positions_default=131072,

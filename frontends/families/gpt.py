@@ -34,7 +34,7 @@ def _scale(config: Config) -> float | None:
 
 
 def _learned(config: Config, architecture: str, rows: int, mixer: Attention, mlp: Mlp) -> Decoder:
-    """A stack with a table of positions."""
+    """A stack with a table of learned positions."""
     norm, table = layer_norm(config, "layer_norm_epsilon"), LearnedPositions("transformer.wpe", rows)
     stack = (Layer(mixer, mlp, Norms("ln_1", before_mlp="ln_2")),) * layers(config)
     how: dict[str, Any] = {"norm": norm, "names": _NAMES, "learned": table}
@@ -84,7 +84,7 @@ def jais(config: Config) -> Decoder:
 
 
 def _rotary(config: Config, architecture: str, *projections: str) -> Decoder:
-    """Attention and MLP side by side behind one norm; neighbours among the first elements are rotated."""
+    """Attention and MLP in parallel after one norm; the first elements are rotated as neighboring pairs."""
     _spelled(config, 2048)
     norm, size = layer_norm(config, "layer_norm_epsilon"), heads(config, None, None)[-1]
     turned = config.integer("rotary_dim", 64, minimum=2, maximum=size)

@@ -30,7 +30,7 @@ def scored(config: Config, **how: Any) -> Attention:
 
 
 def windowed(config: Config, mixer: Attention) -> tuple[Attention, ...]:
-    """The attention of each layer: sinks; windows except in each fourth; a position base, 0 for none."""
+    """The attention of each layer: sinks; windows except in every fourth; a position base, 0 for none."""
     count, own = layers(config), sliding_layers(config, lambda layer: layer % 4 > 0)
     stated = config.fields.get("layer_rope_theta") is not None
     config.ignore("layer_rope_theta")
@@ -55,7 +55,7 @@ def granite(config: Config) -> Decoder:
 
 @family("GraniteSWAForCausalLM", "granite_swa")
 def granite_swa(config: Config) -> Decoder:
-    """GraniteSWAForCausalLM: the same with windows."""
+    """GraniteSWAForCausalLM: Granite with windows."""
     mixers = windowed(config, scored(config, positions_default=8192, kv_default=4))
     logits, ends = 1 / config.number("logits_scaling", 1.0), {"eps_default": 1e-5, "tied_default": True}
     return _scaled(config, "GraniteSWAForCausalLM", mixers, Norms(), logits, **ends)
@@ -63,7 +63,7 @@ def granite_swa(config: Config) -> Decoder:
 
 @family("HyperCLOVAXForCausalLM", "hyperclovax")
 def hyperclovax(config: Config) -> Decoder:
-    """HyperCLOVAXForCausalLM: logits are multiplied by it, and sublayers may be normed behind too."""
+    """HyperCLOVAXForCausalLM: logits are multiplied by the scale, and sublayers may have norms after them."""
     behind = Norms(after_mixer="post_norm1", after_mlp="post_norm2")
     norms = behind if config.flag("use_post_norm", True) else Norms()
     bias, scale = config.flag("attention_bias", False), config.optional_number("attention_multiplier")

@@ -23,7 +23,7 @@ def granite_moe(config: Config) -> Decoder:
 
 @family("GraniteMoeSharedForCausalLM", "granitemoeshared")
 def granite_moe_shared(config: Config) -> Decoder:
-    """GraniteMoeSharedForCausalLM: the same with an expert for all tokens, if it has a width."""
+    """GraniteMoeSharedForCausalLM: Granite MoE with a shared expert, if it has a width."""
     return _granite(
         config, "GraniteMoeSharedForCausalLM", (scored(config),) * layers(config), _always(config)
     )
@@ -31,7 +31,7 @@ def granite_moe_shared(config: Config) -> Decoder:
 
 @family("GraniteMoeSWAForCausalLM", "granitemoe_swa")
 def granite_moe_swa(config: Config) -> Decoder:
-    """GraniteMoeSWAForCausalLM: that with windows and sinks."""
+    """GraniteMoeSWAForCausalLM: Granite MoE with windows and sinks."""
     return _granite(config, "GraniteMoeSWAForCausalLM", windowed(config, scored(config)), _always(config))
 
 

@@ -41,7 +41,7 @@ def hunyuan_dense(config: Config) -> Decoder:
 
 
 def _each(config: Config, key: str, default: int) -> int:
-    """A number, or one for each layer, which are all the same."""
+    """A number, or a list with one equal number for each layer."""
     if not isinstance(config.fields.get(key), list | tuple):
         return config.assumed(key, default)
     first, *others = config.integers(key) or (0,)

@@ -39,7 +39,7 @@ def _scan(config: Config, eps: float) -> Mamba2:
 def bamba(config: Config) -> Decoder:
     """BambaForCausalLM: Mamba-2, attention in the layers of `attn_layer_indices`, half of a head turned."""
     bias = config.flag("attention_bias", False)
-    config.ignore("partial_rotary_factor")  # the class has its own
+    config.ignore("partial_rotary_factor")  # the class has a separate one
     attends = attention(config, kv_default=8, share_default=0.5, qkv_bias=bias, out_bias=bias)
     config.unmodelled("attn_rotary_emb", (None, attends.head_dim // 2), "positions on another part of a head")
     config.ignore("mamba_dt_rank")  # of Mamba 1
@@ -52,7 +52,7 @@ def bamba(config: Config) -> Decoder:
 
 @family("GraniteMoeHybridForCausalLM", "granitemoehybrid")
 def granite_hybrid(config: Config) -> Decoder:
-    """GraniteMoeHybridForCausalLM: Granite's multipliers, a shared MLP, and maybe experts."""
+    """GraniteMoeHybridForCausalLM: Granite's multipliers, a shared MLP, and optional experts."""
     bias, scale = config.flag("attention_bias", False), config.number("attention_multiplier", 1.0)
     how: dict[str, Any] = {"qkv_bias": bias, "out_bias": bias, "scale": scale}
     config.unmodelled("position_embedding_type", (None, "nope", "rope"), "other positions")
@@ -86,7 +86,7 @@ def granite_hybrid(config: Config) -> Decoder:
 
 @family("FalconH1ForCausalLM", "falcon_h1")
 def falcon_h1(config: Config) -> Decoder:
-    """FalconH1ForCausalLM: Mamba-2 and attention side by side, and multipliers between all parts."""
+    """FalconH1ForCausalLM: Mamba-2 and attention in parallel, and multipliers between all parts."""
     bias = config.flag("attention_bias", False)
     attends = attention(config, positions_default=8192, kv_default=8, qkv_bias=bias, out_bias=bias)
     # Keys are scaled before they are cached; the scores are scaled equally.

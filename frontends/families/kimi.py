@@ -30,7 +30,7 @@ _MODULE = "block_sparse_moe"
 
 @family("KimiLinearForCausalLM", "kimi_linear")
 def kimi_linear(config: Config) -> Decoder:
-    """KimiLinearForCausalLM: KDA, and latent attention that knows no positions; DeepSeek V3's experts."""
+    """KimiLinearForCausalLM: KDA, and latent attention without positions; DeepSeek V3's experts."""
     config.spelled(**_SPELLED)
     config.unmodelled("mla_use_nope", (None, True), "latent attention with positions")
     config.unmodelled("moe_router_activation_func", (None, "sigmoid"), "another score of the router")

@@ -18,7 +18,7 @@ _NAMES = CheckpointNames(*(f"language_model.{name}" for name in astuple(Checkpoi
 
 @family(_CLASS, "llava_onevision", whole=True)
 def llava_onevision(config: Config) -> Multimodal:
-    """LlavaOnevisionForConditionalGeneration; how an image is cut into tiles is the processor's."""
+    """LlavaOnevisionForConditionalGeneration; the processor cuts an image into tiles."""
     config.ignore("image_grid_pinpoints", "vision_aspect_ratio", "video_token_index", "ignore_index")
     config.unmodelled("vision_feature_layer", (-1,), "features of another layer than the last")
     config.unmodelled("vision_feature_select_strategy", ("full",), "features of some patches")

@@ -38,12 +38,12 @@ def mamba_2(config: Config) -> Decoder:
 
 
 def _inner(config: Config) -> int:
-    """The channels of a scan; transformers takes `intermediate_size` where a config states `expand` too."""
+    """The channels of a scan; transformers uses `intermediate_size` if a config also states `expand`."""
     return config.integer("intermediate_size", channels(config.spelled(**STANDALONE)))
 
 
 def _stack(config: Config, architecture: str, mixer: Mamba | Mamba2, *, tied: bool) -> Decoder:
-    """A norm and a mixer in each layer, and nothing else."""
+    """A norm and a mixer in each layer, and no MLP."""
     if activation(config) != "silu":
         raise config.error("hidden_act", "expected silu or swish, which scans are made for")
     layer = Layer(mixer, None, Norms("norm"))

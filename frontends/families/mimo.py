@@ -38,7 +38,7 @@ def mimo_v2_flash(config: Config) -> Decoder:
 
 
 def _mixers(config: Config) -> tuple[Attention, Attention]:
-    """Without a window; and with one, sinks, and twice the heads of keys. Values are scaled."""
+    """Layers without a window; layers with a window have sinks and twice the key heads. Values are scaled."""
     count, groups, size = heads(config, 4, 192)
     if count % (2 * groups):
         fact = f"twice {groups} does not divide {count} attention heads"

@@ -13,7 +13,7 @@ from llmir.frontends.layers.parts import attention, decoder, layers, mlp
 
 
 def _scaled(config: Config, architecture: str, mixer: Attention | LatentAttention, eps: float) -> Decoder:
-    """Embeddings, what layers add, and logits are scaled."""
+    """Embeddings, layer outputs and logits are scaled."""
     count, hidden = layers(config), config.integer("hidden_size")
     depth = _scale(config, "scale_depth", 1.4) or count**0.5
     layer = Layer(mixer, mlp(config, bias=config.flag("mlp_bias", False)), residual=depth / count**0.5)
@@ -56,5 +56,5 @@ def youtu(config: Config) -> Decoder:
 
 
 def _scale(config: Config, key: str, default: float) -> float | None:
-    """A number, or None for null."""
+    """A number; None for null."""
     return config.optional_number(key) if key in config else default

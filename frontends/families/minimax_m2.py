@@ -35,7 +35,9 @@ def experts(
 
 @family("MiniMaxM2ForCausalLM", "minimax_m2")
 def minimax_m2(config: Config) -> Decoder:
-    """MiniMaxM2ForCausalLM: experts by sigmoid and a correction, positions on `rotary_dim` of a head."""
+    """MiniMaxM2ForCausalLM: experts by sigmoid with a correction, positions on `rotary_dim` elements of a
+    head.
+    """
     config.fixed("another choice of experts", scoring_func="sigmoid", use_routing_bias=True)
     config.fixed("another norm of q and k", qk_norm_type="per_layer")
     config.fixed("a shared expert", shared_intermediate_size=0)

@@ -19,7 +19,7 @@ _KINDS = ("dense", "sparse")
 
 @family("MiniMaxM3VLForCausalLM", "minimax_m3_vl_text")
 def minimax_m3(config: Config) -> Decoder:
-    """MiniMaxM3VLForCausalLM: M2's experts and a shared one, keys by blocks that an index chooses."""
+    """MiniMaxM3VLForCausalLM: M2's experts and a shared one, and keys in blocks that an index selects."""
     config.fixed("another score of the router", scoring_func="sigmoid")
     config.fixed("a choice without correction", use_routing_bias=True)
     config.fixed("another norm of q and k", qk_norm_type="per_head")

@@ -92,7 +92,9 @@ def mistral4(config: Config) -> Decoder:
 
 @family("MixtralForCausalLM", "mixtral")
 def mixtral(config: Config) -> Decoder:
-    """MixtralForCausalLM: experts in every layer; the weights of those that a token takes add up to one."""
+    """MixtralForCausalLM: experts in every layer; the expert weights of a token are normalized to a sum of
+    one.
+    """
     named: dict[str, Any] = {"module": "block_sparse_moe", "matrices": expert_tensor_names("w1", "w3", "w2")}
     experts = moe(config, 8, 2, config.integer("intermediate_size"), **named)
     how: dict[str, Any] = {"positions_default": _POSITIONS, "kv_default": _KV_HEADS, "theta_default": 1e6}

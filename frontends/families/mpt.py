@@ -13,7 +13,7 @@ from llmir.frontends.layers.mlp import Mlp, Moe, Routing
 from llmir.frontends.layers.parts import attention, decoder, layer_norm, layers
 
 _NAMES = CheckpointNames("transformer.wte", "transformer.blocks.{layer}", "transformer.norm_f")
-# Unmodeled values besides the modeled ones; for null, the class uses the first of each.
+# Unmodeled values in addition to the modeled ones; for null, the class uses the first of each.
 _FIXED = {
     "attn_type": ("multihead_attention",),
     "alibi": (True,),
@@ -38,7 +38,7 @@ def mpt(config: Config) -> Decoder:
     clip, scale = own.optional_number("clip_qkv", zero=True) or 0.0, own.optional_number("softmax_scale")
     own.ignore("attn_impl", "dtype")
     own.finish(INERT, NEUTRAL)  # transformers writes an object of the fields that all configs have
-    # They act in the code that the published configs name, not in the class.
+    # They have an effect in the code that the published configs name, not in the class.
     config.ignore(
         "embedding_fraction", "init_config", "init_device", "learned_pos_emb", "norm_type", "verbose"
     )

@@ -41,9 +41,9 @@ _OF_EXPERTS = (
 
 @family("NemotronHForCausalLM", "nemotron_h")
 def nemotron_h(config: Config) -> Decoder:
-    """NemotronHForCausalLM: no rotary positions; steps of scans are `time_step_min` long at least.
+    """NemotronHForCausalLM: no rotary positions; steps of scans are at least `time_step_min` long.
 
-    The class cuts them in prefill alone; here they are in decode too, as when the model was trained.
+    The class clips them only in prefill; here they are clipped in decode, too, as in training.
     """
     how: dict[str, Any] = {"activation": activation(config, "mlp_hidden_act", "relu2")}
     how |= {"bias": config.flag("mlp_bias", False), "matrices": _MATRICES}

@@ -25,7 +25,7 @@ def _by_head(blocks: int | str) -> tuple[str, str, str, str]:
 
 @family("GPTNeoXForCausalLM", "gpt_neox")
 def gpt_neox(config: Config) -> Decoder:
-    """GPTNeoXForCausalLM: side by side, each behind its norm; a quarter of a head has positions."""
+    """GPTNeoXForCausalLM: parallel sublayers, each after its norm; a quarter of a head has positions."""
     config.spelled(partial_rotary_factor="rotary_pct", rope_theta="rotary_emb_base")
     bias, matrices = config.flag("attention_bias", True), _by_head(heads(config, None, None)[0])
     how: dict[str, Any] = {"module": "attention", "matrices": matrices, "bias": bias}

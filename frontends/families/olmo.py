@@ -27,7 +27,7 @@ from llmir.frontends.layers.rope import ropes
 
 @family("OlmoForCausalLM", "olmo")
 def olmo(config: Config) -> Decoder:
-    """OlmoForCausalLM: norms that learn nothing, and q, k and v that may be clipped."""
+    """OlmoForCausalLM: norms without weights, and q, k and v that may be clipped."""
     bias, clip = config.flag("attention_bias", False), config.optional_number("clip_qkv") or 0.0
     layer = Layer(attention(config, bias=bias, clip=clip), mlp(config))
     norm = Norm(1e-5, "layer_norm", ())
@@ -35,7 +35,7 @@ def olmo(config: Config) -> Decoder:
 
 
 def _attention(config: Config, **how: Any) -> Attention:
-    """All of q is normed at once, and all of k."""
+    """q is normalized over all heads, and so is k."""
     bias = config.flag("attention_bias", False)
     return attention(config, bias=bias, qk_norm="whole", **how)
 

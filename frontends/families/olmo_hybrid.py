@@ -13,12 +13,12 @@ from llmir.frontends.layers.parts import attention, decoder, kinds, layers, mlp
 from llmir.frontends.layers.state_config import delta_net
 
 _KINDS = ("linear_attention", "full_attention")
-_EPS = 1e-5  # of the norm after a delta net, independent of the config
+_EPS = 1e-5  # for the norm after a delta net, independent of the config
 
 
 @family("OlmoHybridForCausalLM", "olmo_hybrid")
 def olmo_hybrid(config: Config) -> Decoder:
-    """OlmoHybridForCausalLM: attention as in OLMo 2, with norms behind."""
+    """OlmoHybridForCausalLM: attention as in OLMo 2, with norms after the sublayers."""
     attends = _attention(config)
     hidden = config.integer("hidden_size")
     keys = config.optional_integer("linear_num_key_heads") or attends.heads
@@ -44,7 +44,7 @@ def olmo_hybrid(config: Config) -> Decoder:
 
 
 def _attention(config: Config) -> Attention:
-    """OLMo 2's; without positions where the base of rotary ones is null."""
+    """OLMo 2's attention; without positions if the base of rotary positions is null."""
     bias = config.flag("attention_bias", False)
     how: dict[str, Any] = {"qk_norm": "whole", "qkv_bias": bias, "out_bias": bias}
     stated = config.nested("rope_parameters")

@@ -29,6 +29,9 @@ def opt(config: Config) -> Decoder:
     layer = Layer(mixer, mlp, Norms("self_attn_layer_norm", before_mlp="final_layer_norm"))
     stem, rows = "model.decoder", config.assumed("max_position_embeddings", 2048) + 2
     names = CheckpointNames(f"{stem}.embed_tokens", f"{stem}.layers.{{layer}}", f"{stem}.final_layer_norm")
-    how: dict[str, Any] = {"norm": Norm(1e-5, "layer_norm", learns), "names": names}  # torch's own epsilon
+    how: dict[str, Any] = {
+        "norm": Norm(1e-5, "layer_norm", learns),
+        "names": names,
+    }  # default epsilon of torch
     how |= {"learned": LearnedPositions(f"{stem}.embed_positions", rows, 2)}
     return decoder(config, "OPTForCausalLM", (layer,) * layers(config), tied_default=True, **how)

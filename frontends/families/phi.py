@@ -13,7 +13,7 @@ _POSITIONS = 4096
 
 @family("PhiForCausalLM", "phi")
 def phi(config: Config) -> Decoder:
-    """PhiForCausalLM: Phi-1, 1.5 and 2: side by side behind one norm, half of a head with positions."""
+    """PhiForCausalLM: Phi-1, 1.5 and 2: parallel sublayers after one norm, half of a head with positions."""
     normed = "head" if config.flag("qk_layernorm", False) else ""
     mixer = attention(
         config,

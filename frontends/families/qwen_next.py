@@ -36,7 +36,7 @@ def qwen3_next(config: Config) -> Decoder:
 @family("Qwen3_5ForCausalLM", "qwen3_5_text")
 @family("Qwen3_5ForConditionalGeneration", "qwen3_5", "qwen3_5_text")
 def qwen3_5(config: Config) -> Decoder:
-    """Qwen3_5ForCausalLM: q, k and v of a delta net are in one tensor, and each gate has its own."""
+    """Qwen3_5ForCausalLM: q, k and v of a delta net are in one tensor, and each gate has a separate one."""
     mlps = [mlp(config)] * layers(config)
     return _later(config, "Qwen3_5ForCausalLM", mlps, 4)
 

@@ -52,7 +52,8 @@ def orion(config: Config) -> Decoder:
 @family("BaichuanForCausalLM", "baichuan")
 @family("BaiChuanForCausalLM", "baichuan")
 def baichuan(config: Config) -> Decoder:
-    """Baichuan and Baichuan 2: q, k and v are one tensor; ALiBi in those that are not 4096 wide, as in vLLM.
+    """Baichuan and Baichuan 2: q, k and v are one tensor; ALiBi in models with a width other than 4096, as in
+    vLLM.
 
     The head of Baichuan 2 is normalized when it is loaded.
     """
@@ -91,7 +92,7 @@ def mimo(config: Config) -> Decoder:
     """MiMo-7B: Qwen2's layers (modeling_mimo.py)."""
     drafts(config)
     config.unmodelled("attention_bias", (None, True), "q, k and v without biases")
-    config.ignore("sliding_window")  # off, as `use_sliding_window` must be
+    config.ignore("sliding_window")  # disabled, as `use_sliding_window` must be
     return _same(config, "MiMoForCausalLM", qkv_bias=True)
 
 
@@ -128,7 +129,7 @@ def qwen(config: Config) -> Decoder:
     config.spelled(rms_norm_eps="layer_norm_epsilon")
     config.unmodelled("no_bias", (True,), "biases")
     config.unmodelled("scale_attn_weights", (True,), "scores that are not scaled")
-    config.ignore("bf16", "fp16", "fp32", "onnx_safe", "use_flash_attn")  # how the same sums are done
+    config.ignore("bf16", "fp16", "fp32", "onnx_safe", "use_flash_attn")  # the implementation of the sums
     config.ignore("use_dynamic_ntk", "use_logn_attn")  # past that length
     to = ("c_attn[0]", "c_attn[1]", "c_attn[2]", "c_proj")
     own = mlp(config, matrices=("w2", "w1", "c_proj"))

@@ -43,7 +43,7 @@ class BlockIndex:
             return scores
 
     def select(self, at: Blocks, scores: Value, index: Value) -> Value:
-        """The scores of keys, of those blocks alone."""
+        """The scores of the keys in these blocks only."""
         how: dict[str, Any] = {"length": self.length, "top_k": self.top_k, "local": self.local}
         result: Value = at.b.select_blocks(scores, index, name="select", **how)
         return result
@@ -56,10 +56,11 @@ _KEPT = ("batch", "cached", "kv_heads", "head_dim")
 
 @dataclass(frozen=True)
 class Rope:
-    """Rotary positions: base, how they stretch beyond the trained length, what of a head they turn.
+    """Rotary positions: the base, the stretching beyond the trained length, and the rotated elements of a
+    head.
 
-    That is its first `size` elements, or its `last` ones, all if 0, as two halves or, `interleaved`, as pairs
-    of neighbours.
+    These are the first `size` elements, or with `last` the last ones, or all if `size` is 0; as two halves
+    or, with `interleaved`, as pairs of neighbors.
     """
 
     theta: float
@@ -87,8 +88,8 @@ class Attention:
       unless `cap` is 0. q, k and v are clipped to ±`clip` unless it is 0, and a `temper` scales q by
       position.
     - `qk_norm`: The norm of q and k: one weight for each `head`, separate weights for the `heads`, the
-      `whole` projection (ranks gather it), a `pair` of whole projections (ranks sum the squares of q and k
-      in one collective), or no weight (`bare`); after the rotary positions if `norm_turned`.
+      `whole` projection (ranks gather it), a `pair` of whole projections (ranks sum the squares of q and k in
+      one collective), or no weight (`bare`). The norm is after the rotary positions if `norm_turned`.
     - `gate`: The module of an output gate with a sigmoid. If it is the projection of q, each head's gate
       follows its q.
     - `module`, `matrices`, `qk_norms`: Names in checkpoints, of the attention, of the projections to q, k, v
@@ -134,7 +135,7 @@ class Attention:
 
     @property
     def sees(self) -> str:
-        """Whether it sees all keys or a part, as configs call it."""
+        """The name of the kind in configs: full, sliding, chunked or sparse."""
         word = self.mask.partition("(")[0]
         return "sparse" if self.blocks else {"window": "sliding", "chunk": "chunked"}.get(word, "full")
 
@@ -200,7 +201,7 @@ class Attention:
             return at.linear(mixed, f"b t g r {m}", f"g r {m} h", "b t h", "o_proj", to_out, **how)
 
     def _kept(self, at: Blocks, x: Value, name: str, size: int) -> Value:
-        """Keys or values of all tokens so far that some token to come sees, the new ones among them."""
+        """Keys or values of all previous and new tokens that a future token sees."""
         type = at.tensor(B, mask(self.mask).kept(C), self.kv_heads, size)
         cache = at.b.cache(type, name=f"{name}_cache", axes=_KEPT)
         result: Value = at.b.append(cache, x, name=f"append_{name}")
@@ -216,12 +217,12 @@ class Attention:
         return k, v
 
     def _sinks(self, at: Blocks) -> list[Value]:
-        """The score of each head's sink, if there are some."""
+        """The score of each head's sink, if there are sinks."""
         with at.b.block("attention"):
             return [at.weight("g r", "sinks", f"{self.module}.{self.sinks}")] if self.sinks else []
 
     def _norm_pair(self, at: Blocks, q: Value, k: Value) -> tuple[Value, Value]:
-        """q and k, each normed over all heads: ranks add up the squares of both at once."""
+        """q and k, each normalized over all heads: ranks sum the squares of both at once."""
         with at.b.block("norm"):
             weights = [
                 at.weight(axes, f"{name}.weight", f"{self.module}.{param}.weight")
@@ -235,7 +236,7 @@ class Attention:
             return pair
 
     def _norm(self, at: Blocks, x: Value, name: str, param: str, axes: str) -> Value:
-        """q or k of these axes, normed if they are and not as a pair."""
+        """q or k with these axes, normalized unless both are normalized as a pair."""
         if self.qk_norm in ("", "pair"):
             return x
         if self.qk_norm == "bare":

@@ -34,7 +34,7 @@ _BY_RATIO = {0: _SLIDING, **{rate: kind for kind, rate in _RATES.items()}}
 
 
 def compressed_attention(config: Config) -> list[CompressedAttention]:
-    """The attention of each layer, in either spelling of the kinds.
+    """The attention of each layer, with the kinds in either spelling.
 
     By default the first two layers are heavily compressed, and then every second one.
     """
@@ -80,7 +80,7 @@ def _by_kind(config: Config) -> dict[str, CompressedAttention]:
 
 
 def _ropes(config: Config, size: int) -> tuple[Rope, Rope]:
-    """The rotary positions of layers with only a window, and of the others, which may be scaled."""
+    """The rotary positions of layers with only a window, and of the other layers, which may be scaled."""
     old = config.optional_integer("qk_rope_head_dim")
     share = old / size if old else 64 / 512
     share = config.optional_number("partial_rotary_factor") or share
@@ -104,7 +104,7 @@ def _ropes(config: Config, size: int) -> tuple[Rope, Rope]:
 
 _INDEX_LAYER_TYPES = ("full_attention", "minimax_m3_sparse")
 _OBJECT = "sparse_attention_config"
-# Inside this object, or at its level.
+# Inside this object, or next to it.
 _INDEX_SIZES = {
     "index_n_heads": ("sparse_num_index_heads", 4),
     "index_head_dim": ("sparse_index_dim", 128),
@@ -115,7 +115,7 @@ _INDEX_SIZES = {
 
 
 def block_attention(config: Config, mixer: Attention) -> list[Attention]:
-    """The attention of each layer, unchanged or over the blocks that an index selects; in either spelling."""
+    """The attention of each layer, unchanged or over the blocks that an index selects, in either spelling."""
     stated, none = config.nested(_OBJECT), (0,) * layers(config)
     places = stated.integers("sparse_attention_freq", none) if stated else none
     found = kinds(config, [_INDEX_LAYER_TYPES[bool(place)] for place in places], *_INDEX_LAYER_TYPES)
@@ -249,9 +249,9 @@ def global_heads(config: Config, types: tuple[str, ...]) -> tuple[Attention, Att
 
 
 def _sizes(config: Config, types: tuple[str, ...], size: int, kv: int, *, apart: bool) -> tuple[int, int]:
-    """The head size and key/value heads of layers that see all, in either spelling.
+    """The head size and key/value heads of layers without a window, in either spelling.
 
-    The first has its number of heads act where those layers are `apart`.
+    The separate number of heads has an effect if these layers are `apart`.
     """
     key, stated = "per_layer_config", config.nested("per_layer_config")
     wide, groups = config.integer("global_head_dim", 512), config.optional_integer(_GROUPS)

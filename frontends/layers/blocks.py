@@ -27,7 +27,7 @@ from llmir.ir.tools.build import Builder
 
 
 class Port(NamedTuple):
-    """The type of a value that a graph takes, and the logical names of its axes."""
+    """The types of the inputs of a graph, and the logical names of their axes."""
 
     type: Tensor
     axes: tuple[str, ...]
@@ -137,9 +137,9 @@ class Norm:
 class Blocks:
     """The building blocks of one model on one builder: its dtype, its norm, and the lengths of axes.
 
-    `stem` is the prefix of parameter names, with `{layer}` and a final dot. `beside` are the values that
-    graphs pass on in addition to hidden states. `adapters` maps modules to low-rank adapters that are added
-    to their products.
+    `stem` is the prefix of parameter names, with `{layer}` and a final dot. `beside` are values that graphs
+    pass on in addition to hidden states. `adapters` maps modules to low-rank adapters that are added to their
+    products.
     """
 
     def __init__(self, b: Builder, dtype: DType, normal: Norm, stem: str = "", **sizes: Size) -> None:
@@ -176,7 +176,7 @@ class Blocks:
         dtype: DType | None = None,
         buffer: bool = False,
     ) -> Value:
-        """A parameter, or a buffer, with the axes of an equation term such as `h g r d`; each once."""
+        """A parameter, or a buffer, with the axes of an equation term such as `h g r d`; created once."""
         letters = axes.split()
         type = self.tensor(*(self.sizes[x.lower()] for x in letters), dtype=dtype)
         how: dict[str, Any] = {"name": name, "param": self.stem + param}
@@ -239,7 +239,7 @@ class Blocks:
         *,
         bias: bool = False,
     ) -> list[Value]:
-        """x · W (+ bias) for weights stored one below another in `param`, given as axes by name.
+        """x · W (+ bias) for weights that are stored one after another in `param`, given as axes by name.
 
         The first axis of each weight is the last axis of x. The weights are interleaved in `blocks` blocks.
         """
@@ -292,7 +292,7 @@ class Blocks:
             return self.normal.build(self, x, name, param, axes, over)
 
     def scale(self, x: Value, factor: float, name: str) -> Value:
-        """x · factor; x itself where that is 1."""
+        """x · factor; x itself if the factor is 1."""
         if factor == 1:
             return x
         result: Value = self.b.scale(x, factor=factor, name=name)

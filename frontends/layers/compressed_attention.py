@@ -19,7 +19,7 @@ from .blocks import Blocks
 class Compressor:
     """Compress `stride` tokens to an entry of `size`: the gated mean of rows, normalized and rotated.
 
-    With two `series` of rows and gates, an entry also includes the tokens before its own.
+    With two `series` of rows and gates, an entry also includes the tokens before its own tokens.
     """
 
     stride: int
@@ -28,7 +28,10 @@ class Compressor:
     rope: Rope
 
     def build(self, blocks: Blocks, x: Value, name: str, module: str) -> Value:
-        """All entries so far. The cache stores the entries, and the rows of tokens of incomplete entries."""
+        """All entries up to now.
+
+        The cache stores the entries, and the rows of tokens of incomplete entries.
+        """
         at, b = blocks.sized(w=self.stride, s=self.series, d=self.size), blocks.b
         whole = Entries(self.stride).kept(C)
         kept = C - self.stride * whole + self.stride * Min.of(whole, self.series - 1)

@@ -24,7 +24,7 @@ from .layer import AlternatingUpdates, LayerLike, LayerTable, Times, fold
 
 
 class Body(NamedTuple):
-    """A layer or a period of layers: its graph, the side values that it takes, and those that it returns."""
+    """A layer or a period of layers: its graph, its additional inputs, and its additional outputs."""
 
     graph: Graph
     takes: tuple[str, ...]
@@ -41,7 +41,9 @@ class LayerStack:
         self, layers: Sequence[tuple[LayerLike, Hashable]], stem: str, hidden: int, dtype: DType, normal: Norm
     ) -> None:
         numbers: dict[tuple[LayerLike, Hashable], int] = {}
-        known: dict[tuple[int, Hashable], int] = {}  # most layers are one object, which takes no hash to see
+        known: dict[
+            tuple[int, Hashable], int
+        ] = {}  # most layers are one object, which needs no hash to recognize
         for layer, apart in layers:
             if (id(layer), apart) not in known:
                 known[id(layer), apart] = numbers.setdefault((layer, apart), len(numbers))

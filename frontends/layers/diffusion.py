@@ -18,7 +18,7 @@ from .blocks import Blocks, Norm
 from .mlp import Mlp
 
 _FREQUENCIES = 256  # for the timestep, in diffusers' CombinedTimestepLabelEmbeddings
-_EPS = 1e-6  # of the norm before attention and the last norm, independent of the config
+_EPS = 1e-6  # for the norm before attention and the last norm, independent of the config
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def _embedded(at: Blocks, step: Sequence[Value], weights: Sequence[Value], name:
 
 
 def _modulation(at: Blocks, given: Value, param: str, *names: str) -> tuple[Value, ...]:
-    """Pieces of one product, by these names: shifts, scales, gates."""
+    """Pieces of one product, with these names: shifts, scales, gates."""
     b = at.b
     acted = b.silu(given, name=f"{names[0]}_silu")
     pieces = [(what, axes) for what, axes in (("weight", "h J"), ("bias", "J"))]

@@ -1,6 +1,6 @@
 """A multi-token-prediction layer (arXiv:2412.19437, section 2.2), as the phase `draft` of a program.
 
-It takes the hidden state of each token and the token after it, and gives the logits of the token after that.
+It takes the hidden state of each token and the next token, and computes the logits of the token after that.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ModelWithDraft:
     draft: Draft
 
     def program(self, logits: str, apart: tuple[Hashable, ...] = ()) -> Program:
-        """The model; its embedding and head are the draft's too."""
+        """The model; the draft layer shares its embedding and head."""
         whole = self.model.program(logits, apart)
         return whole.replace(phases={"draft": self._drafts(logits).replace(facts=whole.facts)})
 

@@ -12,10 +12,15 @@ from llmir.ir.sizes.polynomial import B, C
 from .attention import Rope, Temper
 from .blocks import Blocks, Norm
 
-_NORM = Norm(1e-6)  # of latents, independent of `rms_norm_eps`
+_NORM = Norm(1e-6)  # epsilon for latents, independent of `rms_norm_eps`
 _INDEX_NORM = Norm(1e-6, "layer_norm", ("weight", "bias"))
 _MODULE = "self_attn."
-_PIECES = {"l": "latent", "p": "rope", "u": "nope", "m": "values"}  # of a stored tensor, by the last axis
+_PIECES = {
+    "l": "latent",
+    "p": "rope",
+    "u": "nope",
+    "m": "values",
+}  # parts of a stored tensor along the last axis
 
 
 @dataclass(frozen=True)
@@ -143,7 +148,7 @@ def _product(
 
 
 def _appended(at: Blocks, rows: Value, size: int, name: str) -> Value:
-    """A cache of rows that all heads share, with the new ones."""
+    """A cache of rows that all heads share, with the new rows."""
     kept = at.b.cache(at.tensor(B, C, size), name=f"{name}_cache", axes=("batch", "cached", "latent"))
     result: Value = at.b.append(kept, rows, name=f"append_{name}")
     return result

@@ -1,6 +1,6 @@
 """A decoder layer as data: norm, mixer, residual, norm, MLP, residual; and its variants.
 
-- `Layer`: the common form; either half may be missing
+- `Layer`: the common form; the mixer or the MLP may be missing
 - `AlternatingLayer`, `Laurel`: several streams of hidden states, low-rank products in parallel with mixers
   (Gemma 3n)
 - `LayerTable`, `PerLayer`: a second embedding table that each layer reads (Gemma 3n, Gemma 4)
@@ -100,7 +100,7 @@ class AlternatingLayer:
 
     @property
     def streams(self) -> None:
-        """None that are mixed by the token."""
+        """None, for streams that are not mixed by token."""
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -235,7 +235,7 @@ def kinds_by_letter(config: Config) -> tuple[str, ...]:
 
 # --- Repeats of layers ---
 
-# Patterns of more layers stay runs of equal ones: the search takes the square of their number. The deepest
+# Longer patterns stay sequences of equal layers: the search takes the square of their number. The deepest
 # published models have some 130 layers.
 LONGEST = 256
 
@@ -249,7 +249,7 @@ class Times(NamedTuple):
 
 @lru_cache(maxsize=64)
 def fold(kinds: tuple[int, ...]) -> tuple[Times, ...]:
-    """The fewest repeats that write out as `kinds`, those inside of periods counted too.
+    """The smallest number of repeats that expands to `kinds`, including nested repeats.
 
     >>> gemma_3 = fold(((0,) * 5 + (1,)) * 10 + (0, 0))
     >>> gemma_3 == (Times(10, (Times(5, 0), Times(1, 1))), Times(2, 0))
@@ -259,12 +259,12 @@ def fold(kinds: tuple[int, ...]) -> tuple[Times, ...]:
     if len(plain) <= 3 or len(kinds) > LONGEST:  # a period is three repeats, or more
         return plain
     size = len(kinds)
-    turns = [0]  # how often the kind has changed up to a layer
+    turns = [0]  # number of changes of the kind up to a layer
     for before, kind in pairwise(kinds):
         turns.append(turns[-1] + (before != kind))
     alike = [0] * (size + 1)  # for each length, the layers from here on that repeat
     best = [0] * (size + 1)  # repeats for the layers from one on
-    parts = [(0, 0)] * size  # and the first of them: its length and times
+    parts = [(0, 0)] * size  # and the first of them: its length and its number of repeats
     for start in reversed(range(size)):
         best[start] = size + 1
         for length in range(1, size - start + 1):
@@ -308,7 +308,7 @@ class Streams:
     norm_eps: float
 
     def split(self, blocks: Blocks, x: Value) -> Value:
-        """Each begins as what enters the first layer."""
+        """Each stream starts as the input of the first layer."""
         result: Value = blocks.b.split_streams(x, streams=self.count, name="streams", block=_STREAMS_BLOCK)
         return result
 
@@ -394,7 +394,7 @@ class LayerLike(Protocol):
 
     @property
     def streams(self) -> Streams | None:
-        """How residuals go on, if in several streams that are mixed by the token."""
+        """The way in which residuals continue, for several streams that are mixed by token."""
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -406,12 +406,12 @@ class LayerLike(Protocol):
 
 @dataclass(frozen=True)
 class Layer:
-    """Norm, mixer, residual; norm, MLP, residual. Either half may be missing.
+    """Norm, mixer, residual; norm, MLP, residual. The mixer or the MLP may be missing.
 
     - `parallel`: Both sublayers read the layer's input, through their own norms or through the mixer's.
     - `residual`: The factor of a sublayer's output.
-    - `kept`: The residual is the output of the norm instead of its input, times the number for the mixer or
-      the MLP.
+    - `kept`: The residual is the output of the norm instead of its input, multiplied by a number for the
+      mixer or the MLP.
     - `streams`: Several residual streams around both sublayers.
     - `shared`: A shared block; its output is added to the input of the mixer's norm.
     - `laurel`: A learned low-rank residual in parallel with the mixer.

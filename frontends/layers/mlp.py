@@ -45,7 +45,7 @@ class Mlp:
 
     @property
     def kind(self) -> str:
-        """Whether all of it is activated."""
+        """`sparse` if the block uses only a share of its activations, else `dense`."""
         return "sparse" if self.sparsity else "dense"
 
     def build(self, blocks: Blocks, x: Value) -> Value:
@@ -107,7 +107,7 @@ class Routing:
     expert_scale: str = ""
 
     def build(self, blocks: Blocks, logits: Value, chosen: int) -> tuple[Value, Value]:
-        """The weights of the experts that each token takes, and which they are."""
+        """The weights and the indices of the experts of each token."""
         b = blocks.b
         if self.jitter:
             return b.sparse_mixer(blocks.cast(logits, FP32), jitter=self.jitter)
@@ -172,7 +172,7 @@ class Moe:
 
     @property
     def kind(self) -> str:
-        """Whether a table chooses."""
+        """`hash_moe` if a table selects the experts, else `moe`."""
         return "hash_moe" if self.routing.table else "moe"
 
     def build(self, blocks: Blocks, x: Value) -> Value:

@@ -92,7 +92,8 @@ def attention(
     bias: bool = False,
     **differences: Any,
 ) -> Attention:
-    """Read the attention of Llama-like configs; `differences` are the family's own fields of `Attention`.
+    """Read the attention of Llama-like configs; `differences` are the fields of `Attention` that the family
+    sets.
 
     With `bias`, all four projections have a bias.
     """
@@ -108,14 +109,14 @@ def attention(
     if found.scale is None:
         for key, usual in (("query_pre_attn_scalar", size), ("attention_multiplier", size**-0.5)):
             config.unmodelled(key, (None, usual), "another scale of the attention scores")
-    # Qwen3's own configs state the norm and the biases that they have anyway.
+    # Qwen3's own configs state the norm and the biases that it always has.
     config.unmodelled("use_qk_norm", (None, bool(found.qk_norm)), "normalized q and k, as in Llama 4")
     config.unmodelled("qkv_bias", (None, found.qkv_bias), "biases of q, k and v unlike the class's")
     return found
 
 
 def interleaved(mixer: Attention) -> Attention:
-    """The same with rotary positions on pairs of neighbours."""
+    """Rotary positions on pairs of neighbors."""
     return replace(mixer, rope=mixer.rope and replace(mixer.rope, interleaved=True))
 
 
@@ -177,7 +178,7 @@ def activation(config: Config, key: str = "hidden_act", default: str = "silu") -
 
 
 def mlp(config: Config, **differences: Any) -> Mlp:
-    """An MLP, in a family without experts; `differences` are the family's own fields of `Mlp`."""
+    """An MLP, in a family without experts; `differences` are the fields of `Mlp` that the family sets."""
     for key in _EXPERTS:
         config.unmodelled(key, (None, 0), "experts in a dense family")
     acts = differences.pop("activation", None) or activation(config)
@@ -212,7 +213,7 @@ def draft(
 ) -> Draft | None:
     """The multi-token prediction layer, with the `names` of `Draft`, by default DeepSeek-V3's.
 
-    None without one, or with several, which adds a note.
+    None without one; with several, None and a note.
     """
     if config.optional_integer(key, 0) != 1:
         drafts(config, key)
@@ -223,7 +224,7 @@ def draft(
 
 
 def either_field(config: Config, first: str, second: str, default: int) -> int:
-    """A number in one of two spellings, which agree if both are there."""
+    """A number in one of two spellings, which must agree if both are present."""
     spellings = [key for key in (first, second) if key in config]
     found = [config.integer(key) for key in spellings]
     if len(set(found)) > 1:
@@ -238,7 +239,7 @@ def moe(config: Config, count: int, chosen: int, width: int, **differences: Any)
 
 
 def check_chosen(config: Config, experts: Moe) -> Moe:
-    """The experts, unless a token is to choose more than there are."""
+    """The experts, unless a token chooses more than there are."""
     config.unmodelled("hidden_act", ("silu", "swish"), "another activation of experts")
     if experts.chosen > experts.count:
         fact = f"{experts.chosen} is more than the {experts.count} experts"

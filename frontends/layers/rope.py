@@ -29,7 +29,7 @@ class _RopeConfig:
     theta: float
     head_dim: int
     positions: int
-    own: int | None  # the class's own length before stretching, which counts as if it were stated
+    own: int | None  # the class's length before stretching, which counts as if it were stated
 
     @property
     def trained(self) -> float:
@@ -37,7 +37,7 @@ class _RopeConfig:
         return _agreed(self.config, self.inner, _TRAINED, self.positions, self.own)
 
     def factor(self) -> float:
-        """How far positions are stretched; null stands for the ratio of the two lengths."""
+        """The factor by which positions are stretched; null means the ratio of the two lengths."""
         if self.inner.fields.get("factor", 1) is None:
             self.inner.ignore("factor")
             return self.positions / self.trained
@@ -54,7 +54,8 @@ def rope(
     *,
     inner: Config | None = None,
 ) -> Rope:
-    """In either spelling: `rope_theta` with `rope_scaling`, or `rope_parameters`; or by that object, `inner`.
+    """Rotary positions in either spelling: `rope_theta` with `rope_scaling`, or `rope_parameters`; or the
+    object `inner`.
 
     `positions`, `theta`, `trained` and `share` are the family's defaults for `max_position_embeddings`,
     `rope_theta`, `original_max_position_embeddings` and `partial_rotary_factor`; without the last, all of a
@@ -89,10 +90,11 @@ def ropes(
     share: float | None = None,
     default: Mapping[str, object] = _NOTHING,
 ) -> tuple[Rope, Rope]:
-    """The rotary positions of layers with a window, and of the others, from objects in `rope_parameters`.
+    """The rotary positions of layers with a window, and of the other layers, from objects in
+    `rope_parameters`.
 
-    In the old spelling only the others are scaled. `local` and `theta` are the default bases, and `default`
-    is the object if there is none.
+    In the old spelling, only the other layers are scaled. `local` and `theta` are the default bases, and
+    `default` is the object if it is missing.
     """
     params = config.nested("rope_parameters")
     if default and params is None:
@@ -145,7 +147,7 @@ def amplitude(factor: float, mscale: float) -> float:
 
 
 def _object(config: Config) -> Config:
-    """The object in either spelling; an empty one is as none."""
+    """The object in either spelling; an empty object counts as missing."""
     found = [
         view for key in ("rope_parameters", "rope_scaling") if (view := config.nested(key)) and view.fields
     ]
@@ -183,7 +185,7 @@ def _kind(inner: Config) -> str:
 
 def _none(stated: _RopeConfig) -> tuple[float, ...]:
     for view in (stated.config, stated.inner):
-        view.ignore(_TRAINED)  # nothing is stretched
+        view.ignore(_TRAINED)  # no stretching
     return ()
 
 

@@ -67,7 +67,7 @@ def _attention(config: Config) -> Attention:
 
 # --- Delta nets ---
 
-_KIMI = (  # outside the object of the linear layers, or inside
+_KIMI = (  # outside or inside the object of the linear layers
     ("linear_num_heads", "num_heads", 32),
     ("linear_head_dim", "head_dim", 128),
     ("linear_conv_kernel_dim", "short_conv_kernel_size", 4),
@@ -101,7 +101,7 @@ def qwen_delta(config: Config, stacks: tuple[str, ...], *, by_head: bool) -> Del
 
 
 def kimi_delta(config: Config, linear: Config) -> DeltaNet:
-    """Kimi's; `linear` is the object that may state its sizes."""
+    """Kimi's delta net; `linear` is the object that may state its sizes."""
     sizes = (linear.integer(inner, config.integer(key, default)) for key, inner, default in _KIMI)
     return kda(*sizes, eps=config.number("rms_norm_eps", 1e-5))
 

@@ -45,7 +45,7 @@ _STRETCHED = {
 }
 
 _Rows = Mapping[str, tuple[int | None, ...]]
-# class, type, what all have, the models
+# class, model type, common fields, the models
 _ALL: tuple[tuple[str, str, Mapping[str, object], _Rows], ...] = (
     ("GemmaForCausalLM", "gemma", {**_SHORT, "hidden_act": _TANH}, _GEMMA),
     ("Gemma2ForCausalLM", "gemma2", {**_SHORT, **_CAPS, "hidden_activation": _TANH}, _GEMMA_2),

@@ -57,7 +57,7 @@ _COLUMNS = (
 )
 _LARGE: Mapping[str, object] = {"attention_k_eq_v": True, "hidden_size_per_layer_input": 0}
 _SPARSE = {"num_experts": 128, "top_k_experts": 8, "moe_intermediate_size": 704}
-# parameters, what is not in columns, the columns
+# parameters, the fields outside of the columns, the columns
 _MODELS: Mapping[str, tuple[int, Mapping[str, object], tuple[int | None, ...]]] = {
     "Gemma-4-E2B": (
         4_628_569_344,

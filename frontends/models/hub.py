@@ -22,7 +22,7 @@ def cache() -> Path:
 
 
 def config(model: str) -> Path | None:
-    """The config.json of a model's id, of its main revision or else of the newest that is there."""
+    """The config.json of a model's id, from its main revision or else the newest stored one."""
     if not _ID.fullmatch(model):
         return None
     folder = cache() / f"models--{model.replace('/', '--')}"

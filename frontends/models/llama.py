@@ -61,7 +61,7 @@ _EVERY_3 = {
     "torch_dtype": "bfloat16",
 }
 
-# Releases of others, of some sizes (lmsys.org/blog/2023-03-30-vicuna).
+# Releases of other publishers, for some sizes (lmsys.org/blog/2023-03-30-vicuna).
 _TUNED = {
     ("Llama-{size}", "7B"): ("vicuna-7b-v1.3",),
     ("Llama-{size}", "13B"): ("vicuna-13b-v1.3",),
@@ -85,7 +85,7 @@ def _generation(
     shared: Mapping[str, object],
     rows: Mapping[str, tuple[int, int, int, int, int, int]],
 ) -> Iterator[Preset]:
-    """The sizes of one generation; `{size}` in a name stands for `8B`, `{lower}` for `8b`."""
+    """The sizes of one generation; `{size}` in a name represents `8B`, `{lower}` represents `8b`."""
     for size, (parameters, layers, hidden, heads, kv_heads, mlp) in rows.items():
         config = {
             **shared,

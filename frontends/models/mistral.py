@@ -31,7 +31,7 @@ _MIXTRAL = {
     "Mixtral-8x22B-v0.1": (140_620_634_112, 56, 6144, 48, 128, 16384, 32000, 65536, 1e6, None),
     "Mixtral-8x22B-Instruct-v0.1": (140_630_071_296, 56, 6144, 48, 128, 16384, 32768, 65536, 1e6, None),
 }
-_REPOSITORIES = {  # at huggingface.co/mistralai, where they have other names
+_REPOSITORIES = {  # at huggingface.co/mistralai under other names
     "Mistral-7B-v0.2": "Mistral-7B-Instruct-v0.2",
     "Ministral-8B": "Ministral-8B-Instruct-2410",
     "Mistral-Nemo-12B": "Mistral-Nemo-Base-2407",

@@ -145,7 +145,7 @@ _MINIMAX_3: dict[str, object] = {
 
 
 def presets() -> Iterator[Preset]:
-    """Every one of them."""
+    """All models of this file."""
     yield Preset("GLM-5", "zai-org/GLM-5", _GLM_5, 743_911_199_232, ("GLM-5.1",))
     yield Preset("GLM-4.7-Flash", "zai-org/GLM-4.7-Flash", _GLM_FLASH, 29_943_390_976)
     yield Preset("DeepSeek-V4-Flash", "deepseek-ai/DeepSeek-V4-Flash", _DEEPSEEK_4, 284_325_869_015)

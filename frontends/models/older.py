@@ -2,7 +2,8 @@
 
 Shapes: the released configs; for unreleased models the papers: table 2.1 of "Language Models are Few-Shot
 Learners" (arXiv:2005.14165), table 1 of "OPT" (arXiv:2205.01068), table 1 of "Nemotron-4 340B"
-(arXiv:2406.11704). Totals: the checkpoints at the ids' pages on huggingface.co, or the sum of the shapes.
+(arXiv:2406.11704). Totals: the checkpoints on the pages of the ids on huggingface.co, or the sum of the
+shapes.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ _LLAMA = _Class("LlamaForCausalLM", "llama", _GROUPED, {**_BF16, **_UNTIED})
 _NEW: Mapping[str, object] = {"new_decoder_architecture": True}
 _RW: Mapping[str, object] = {"alibi": True, "multi_query": False, "parallel_attn": False, "bias": True}
 
-# name, id if the hub has it, total, columns, what else differs, aliases
+# name, id if it is on the hub, total, columns, other fields, aliases
 _ROWS: tuple[tuple[_Class, tuple[tuple[Any, ...], ...]], ...] = (
     (
         _GPT2,
@@ -69,7 +70,7 @@ _ROWS: tuple[tuple[_Class, tuple[tuple[Any, ...], ...]], ...] = (
             ("GPT-2-XL", "openai-community/gpt2-xl", 1_557_611_200, (48, 1600, 25, 50257, 1024)),
             # Not released: 175 billion parameters.
             ("GPT-3-175B", "", 174_604_259_328, (96, 12288, 96, 50257, 2048), {}, ("gpt3", "gpt3_175b")),
-            # From FasterTransformer's benchmarks: docs/gpt_guide.md there, "Performance".
+            # From the benchmarks of FasterTransformer: docs/gpt_guide.md, "Performance".
             ("FT-GPT-350M", "", 355_788_800, (24, 1024, 16, 51200, 1024)),
             ("FT-GPT-1.3B", "", 1_315_557_376, (24, 2048, 32, 51200, 1024)),
             ("FT-GPT-6.7B", "", 6_658_072_576, (32, 4096, 32, 51200, 1024)),

@@ -1,6 +1,6 @@
 """Models of families with one or two sizes.
 
-Shapes: the released configs. Totals: the checkpoints at the ids' pages on huggingface.co.
+Shapes: the released configs. Totals: the checkpoints on the pages of the ids on huggingface.co.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ _ALL = (
 
 
 def presets() -> Iterator[Preset]:
-    """Every one of them."""
+    """All models of this file."""
     for hf_id, architecture, kind, parameters, own in _ALL:
         config = {"architectures": [architecture], "model_type": kind, **own}
         yield Preset(hf_id.partition("/")[2], hf_id, config, parameters)

@@ -14,7 +14,7 @@ _COLUMNS = (
     *("num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "intermediate_size"),
     *("vocab_size", "max_position_embeddings", "rope_theta", "sliding_window"),
 )
-# For each pair of a head's elements.
+# One factor for each pair of elements of a head.
 _SHORT = (
     1.0,
     1.0199999809265137,
@@ -115,7 +115,7 @@ _LONG = (
     64.52999877929688,
     64.83999633789062,
 )
-# For the pairs that Phi-4-mini rotates, three quarters of a head.
+# Factors for the pairs that Phi-4-mini rotates, which are three quarters of a head.
 _MINI = (
     *(1.0, 1.118320672, 1.250641126, 1.398617824, 1.564103225, 1.74916897),
     *(1.956131817, 2.187582649, 2.446418898, 2.735880826, 3.059592084, 3.421605075),

@@ -126,7 +126,7 @@ _YOUTU: Mapping[str, object] = {
     "torch_dtype": "bfloat16",
 }
 
-# id, total, config, releases of the same shapes
+# id, total, config, releases with the same shapes
 _ALL: tuple[tuple[str, int, Mapping[str, object], tuple[str, ...]], ...] = (
     ("swiss-ai/Apertus-8B-2509", 8_053_338_176, _APERTUS_8B, ("Apertus-8B-Instruct-2509",)),
     ("swiss-ai/Apertus-70B-2509", 70_599_864_480, _APERTUS_70B, ("Apertus-70B-Instruct-2509",)),
@@ -139,6 +139,6 @@ _ALL: tuple[tuple[str, int, Mapping[str, object], tuple[str, ...]], ...] = (
 
 
 def presets() -> Iterator[Preset]:
-    """Every one of them."""
+    """All models of this file."""
     for hf_id, parameters, config, aliases in _ALL:
         yield Preset(hf_id.partition("/")[2], hf_id, config, parameters, aliases)

@@ -14,7 +14,7 @@ from llmir.base.names import split_format
 from . import presets
 from .preset import Preset
 
-# A release of the same sizes: tuned, dated, or in another container.
+# A release with the same sizes: fine-tuned, dated, or in another container.
 _TUNED = re.compile(
     r"[-_.](instruct|chat|it|base|thinking|reasoning|hf|bf16|fp16|preview|\d{4}|\d{6}|\d{8})$", re.IGNORECASE
 )
@@ -70,10 +70,11 @@ STORED: Mapping[str, Mapping[str, Scheme]] = {
     },
     "Qwen/": {"fp8": _BLOCKS},
     "deepseek-ai/": {"fp8": _BLOCKS},
-    # GLM-4.5 to 4.7 in compressed-tensors, a scale for a channel; from GLM-5 on DeepSeek's blocks.
+    # GLM-4.5 to 4.7 are in compressed-tensors with one scale per channel; from GLM-5 on in DeepSeek's blocks.
     "zai-org/": {"fp8": _compressed(_CHANNEL, _TOKEN)},
     "zai-org/GLM-5": {"fp8": {**_BLOCKS, "modules_to_not_convert": [*_LEFT, "re:.*indexer.weights_proj"]}},
-    # Attention, the first layer and the last stay as they are (arXiv:2407.21783, 6.2), here of the 405B.
+    # Attention, the first layer and the last one are not quantized (arXiv:2407.21783, 6.2); here for the
+    # 405B.
     "meta-llama/": {"fp8": {"quant_method": "fbgemm_fp8", "modules_to_not_convert": _META}},
     "nvidia/": {"fp8": _modelopt("FP8", _TENSOR), "nvfp4": _NVIDIA, "fp4": _NVIDIA},
     "RedHatAI/": _RED_HAT,

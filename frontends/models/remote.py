@@ -1,6 +1,6 @@
-"""Models whose checkpoints contain their own code, which is never run.
+"""Models whose checkpoints contain custom code, which is never run.
 
-Shapes: the released configs. Totals: the checkpoints at the ids' pages on huggingface.co.
+Shapes: the released configs. Totals: the checkpoints on the pages of the ids on huggingface.co.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ _LING: Mapping[str, object] = {
     "torch_dtype": "bfloat16",
 }
 
-# id, class, type, total, config, releases of the same shapes
+# id, class, type, total, config, releases with the same shapes
 _ALL: tuple[tuple[str, str, str, int, Mapping[str, object], tuple[str, ...]], ...] = (
     ("zai-org/chatglm3-6b", "ChatGLMModel", "chatglm", 6_243_584_000, _CHATGLM, ("chatglm2-6b",)),
     ("Qwen/Qwen-7B", "QWenLMHeadModel", "qwen", 7_721_324_544, _QWEN, ("Qwen-7B-Chat",)),
@@ -128,7 +128,7 @@ _ALL: tuple[tuple[str, str, str, int, Mapping[str, object], tuple[str, ...]], ..
 
 
 def presets() -> Iterator[Preset]:
-    """Every one of them."""
+    """All models of this file."""
     for hf_id, architecture, kind, parameters, own, aliases in _ALL:
         config = {"architectures": [architecture], "model_type": kind, **own}
         yield Preset(hf_id.partition("/")[2], hf_id, config, parameters, aliases)

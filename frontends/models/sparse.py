@@ -118,7 +118,7 @@ _SCOUT: _Config = {
 }
 _MAVERICK: _Config = {"num_local_experts": 128, "interleave_moe_layer_step": 2, "use_qk_norm": False}
 
-# id; parameters, then the columns; what its class has in common, and its own
+# id; parameters, then the columns; the common fields of its class, and the specific ones
 _ALL: tuple[tuple[str, tuple[int, ...], _Config, _Config], ...] = (
     (
         "openai/gpt-oss-20b",
@@ -180,7 +180,7 @@ _ALIASES = {
 
 
 def presets() -> Iterator[Preset]:
-    """Every one of them."""
+    """All models of this file."""
     for hf_id, (parameters, *values), shared, own in _ALL:
         name = hf_id.partition("/")[2]
         config = {**shared, **own, **dict(zip(_COLUMNS, values, strict=True))}

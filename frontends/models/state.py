@@ -73,7 +73,7 @@ _SIZES = ("hidden_size", "num_hidden_layers", "vocab_size", "num_attention_heads
 
 
 def _config(name: str, model_type: str, sizes: tuple[int, ...], **fields: object) -> dict[str, object]:
-    """In bf16, of a class; sizes are in the order of `_SIZES`, the last two of attention."""
+    """In bf16, for a class; sizes are in the order of `_SIZES`, and the last two are those of attention."""
     own = dict(zip(_SIZES, sizes, strict=False))
     return {**_EVERY, "architectures": [f"{name}ForCausalLM"], "model_type": model_type, **own, **fields}
 

@@ -51,11 +51,11 @@ def diff(
     lengths: str | None = None,
     estimation: Estimation | None = None,
 ) -> StepDiff | WorkloadDiff:
-    """Compare two models op by op, in one step (`new`, `context`) or in whole requests (`prompt`,
-    `generate`).
+    """Compare two models op by op, in one step or in whole requests.
 
-    Both sides use the same cost model: calibrated kernels of one engine if every op of both sides has one,
-    otherwise the roofline. The field `basis` of the result names the choice.
+    `new` and `context` describe a step, `prompt` and `generate` describe requests. Both sides use the same
+    cost model: calibrated kernels of one engine if every op of both sides has one, otherwise the roofline.
+    The field `basis` of the result names the choice.
 
     Args:
         before, after: The two sides. A name, path or config is lowered by the passes of its engine; a program
@@ -64,8 +64,10 @@ def diff(
         hw_after: The device of `after`. The default is `hw`.
         engine_after: The engine of `after`. The default is the engine of `estimation`.
         batch: Number of sequences.
-        new, context: New and cached tokens of each sequence, for a comparison of steps.
-        prompt, generate: Prompt and output tokens of each request, for a comparison of requests.
+        new, context: New and cached tokens of each sequence, for a comparison of steps. The defaults are 1
+            and 0.
+        prompt, generate: Prompt and output tokens of each request, for a comparison of requests. The defaults
+            are 2048 and 128 if one of them is set.
         chunk, cached, concurrency, lengths: As in `workload`.
         estimation: The cost model (`Estimation`).
 
@@ -74,6 +76,10 @@ def diff(
 
     Raises:
         InputError: An argument is out of range, or only one of two reports has calibrated times.
+
+    >>> step = diff("qwen3-0.6b", "qwen3-1.7b", "h100-sxm", batch=8, context=1000)
+    >>> step.total("flops").after > step.total("flops").before
+    True
     """
     from llmir.backends.compare.diff import common_basis, compare_requests, compare_steps, diff, side_models
     from llmir.hw.library import load
@@ -128,6 +134,11 @@ def explain(priced: Report | Workload, op: str, *, phase: str | None = None) -> 
 
     Raises:
         InputError: The estimate has no op of this name, or no step of this phase.
+
+    >>> import llmir
+    >>> found = explain(llmir.analyze("qwen3-0.6b", "h100-sxm", batch=8, context=1000), "qkv_proj")
+    >>> found.equation
+    'b t h, h g r d, h g d, h g d -> b t g r d, b t g d, b t g d'
     """
     from llmir.backends.compare.explain import explain
     from llmir.backends.request.workload import Workload
@@ -163,6 +174,15 @@ def sensitivity(job: Workload, more: float = 0.1) -> Sensitivity:
 
     Returns:
         A `Sensitivity`.
+
+    Raises:
+        InputError: `more` is not above 0, or `job` is not a workload.
+
+    >>> import llmir
+    >>> job = llmir.workload("qwen3-0.6b", "h100-sxm", generate=64)
+    >>> found = sensitivity(job)
+    >>> found.more
+    0.1
     """
     from llmir.backends.compare.sensitivity import sensitivity
     from llmir.backends.request.workload import Workload
@@ -196,6 +216,17 @@ def interpret(
 
     Returns:
         The outputs, and the caches after the step by rank.
+
+    Raises:
+        InputError: An input is missing, or its shape does not fit the program.
+
+    >>> import llmir, numpy as np
+    >>> b = llmir.Builder()
+    >>> b.output(b.silu(b.input("fp32[B, T, 4]", name="x")))
+    >>> program = llmir.Program("silu", {"main": b.graph()})
+    >>> (y,), caches = interpret(program, {"x": np.ones((1, 2, 4))})
+    >>> y.shape, round(float(y[0, 0, 0]), 4), caches
+    ((1, 2, 4), 0.7311, {})
     """
     from llmir.backends.interpret.equivalence import random_weight
     from llmir.backends.interpret.program import interpret
@@ -231,6 +262,17 @@ def equivalent(
 
     Returns:
         An `Equivalence`, which is true or false and names the first difference.
+
+    Raises:
+        InputError: The programs have different inputs or outputs, or a value is out of range.
+
+    >>> import llmir
+    >>> b = llmir.Builder()
+    >>> x = b.input("fp32[B, T, 4]", name="x")
+    >>> b.output(b.mul(b.silu(x), x))
+    >>> program = llmir.Program("gate", {"main": b.graph()})
+    >>> bool(equivalent(program, llmir.run(program, "fuse")))
+    True
     """
     from llmir.backends.interpret.equivalence import equivalent
 
@@ -251,12 +293,20 @@ def check(
     Args:
         program: An unfused program, or a sharded program if `against` is a program.
         against: A safetensors index, a `.safetensors` file, its header as JSON, or a folder of these; only
-            headers are read. Or the program before it was sharded.
+            headers are read. Alternatively, the program before it was sharded.
         batch: Sequences of the compared step. The default is one for each data-parallel rank.
         new: Tokens of each sequence. The default is one for each tensor-parallel rank.
 
     Returns:
         A `Comparison` with a checkpoint, or a `Conservation` with a program.
+
+    Raises:
+        InputError: `batch` or `new` is set for a checkpoint, or the checkpoint cannot be read.
+
+    >>> import llmir
+    >>> program = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of())
+    >>> bool(check(llmir.run(program, "shard{tp=2}"), program))
+    True
     """
     if isinstance(against, Program):
         from llmir.backends.compare.conservation import conservation

@@ -46,6 +46,14 @@ def compile(
 
     Returns:
         A `StepCode`.
+
+    Raises:
+        InputError: The cost model cannot be compiled, or numba is not installed.
+
+    >>> import llmir
+    >>> code = compile("gpt2", "h100-sxm", phase="decode")
+    >>> code(8, 1, 500).time_s == llmir.analyze("gpt2", "h100-sxm", batch=8, context=500).time_s
+    True
     """
     from llmir.backends.step.compile import StepCode
 
@@ -79,6 +87,9 @@ def emit(
 
     Returns:
         The source of the module.
+
+    Raises:
+        InputError: The language is unknown, or the cost model cannot be emitted.
 
     >>> import llmir
     >>> model, names = llmir.run(llmir.load("gpt2"), llmir.pipeline_of()), {}
@@ -115,6 +126,9 @@ def surface(
 
     Returns:
         A `Surface`.
+
+    Raises:
+        HardwareError: The device, the engine or the cost model is unknown.
 
     >>> import llmir
     >>> steps = surface(llmir.run(llmir.load("gpt-oss-20b"), llmir.pipeline_of()), "h100-sxm")

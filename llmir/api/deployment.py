@@ -249,7 +249,7 @@ def passes_of(engine: Engine | None) -> str:
 
 
 def dispatch_of(engine: Engine | None, dp: int, ep: int) -> list[Pass]:
-    """The pass that sends tokens to experts the way the engine does; empty if ranks share their tokens."""
+    """The pass that sends tokens to experts as in the engine; empty if ranks share their tokens."""
     from llmir.hw.engine_sections import EngineDispatch
     from llmir.passes.dispatch import DispatchBy
 

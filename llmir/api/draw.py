@@ -31,6 +31,12 @@ def plot_batch(data: Workload | Report | Sweep, ax: Axes | None = None) -> Axes:
 
     Returns:
         The axes.
+
+    Raises:
+        InputError: matplotlib is not installed, or `data` has another type.
+
+    >>> import llmir
+    >>> axes = plot_batch(llmir.workload("qwen3-0.6b", "l4"))  # doctest: +SKIP
     """
     from llmir.backends.export.charts import curves, frame
     from llmir.backends.request.workload import Workload
@@ -55,6 +61,12 @@ def plot_context(data: Workload | Report | Sweep, ax: Axes | None = None) -> Axe
 
     Returns:
         The axes.
+
+    Raises:
+        InputError: matplotlib is not installed, or `data` has another type.
+
+    >>> import llmir
+    >>> axes = plot_context(llmir.workload("qwen3-0.6b", "l4"))  # doctest: +SKIP
     """
     from llmir.backends.export.charts import curves, frame
     from llmir.backends.request.workload import Workload
@@ -80,6 +92,12 @@ def plot_roofline(data: Workload | Report, ax: Axes | None = None) -> Axes:
 
     Returns:
         The axes.
+
+    Raises:
+        InputError: matplotlib is not installed, or `data` has another type.
+
+    >>> import llmir
+    >>> axes = plot_roofline(llmir.analyze("qwen3-0.6b", "l4", batch=8, context=1000))  # doctest: +SKIP
     """
     from llmir.backends.export.charts import frame, roofline
 
@@ -109,6 +127,12 @@ def plot_distributions(data: Workload | Report, ax: Axes | None = None, *, by: s
 
     Returns:
         The axes.
+
+    Raises:
+        InputError: matplotlib is not installed, `data` has another type, or `by` is unknown.
+
+    >>> import llmir
+    >>> axes = plot_distributions(llmir.workload("qwen3-0.6b", "l4"), by="kind")  # doctest: +SKIP
     """
     from llmir.backends.export.charts import frame, shares
 
@@ -129,6 +153,12 @@ def plot_memory(data: Workload | Report, ax: Axes | None = None) -> Axes:
 
     Returns:
         The axes.
+
+    Raises:
+        InputError: matplotlib is not installed, or `data` has another type.
+
+    >>> import llmir
+    >>> axes = plot_memory(llmir.workload("qwen3-0.6b", "l4"))  # doctest: +SKIP
     """
     from llmir.backends.export.charts import frame, memory
 
@@ -149,6 +179,12 @@ def plot_front(data: Plans | Sweep, ax: Axes | None = None) -> Axes:
 
     Returns:
         The axes.
+
+    Raises:
+        InputError: matplotlib is not installed, or `data` has another type.
+
+    >>> import llmir
+    >>> axes = plot_front(llmir.sweep("qwen3-0.6b", {"batch": "1:64:x2"}))  # doctest: +SKIP
     """
     from llmir.backends.export.charts import frame, front
     from llmir.backends.search.plan import Plans
@@ -181,6 +217,13 @@ def plot_latencies(
 
     Returns:
         The axes.
+
+    Raises:
+        InputError: matplotlib is not installed, `data` has another type, or `of` is unknown.
+
+    >>> import llmir
+    >>> runs = [llmir.simulate("qwen3-0.6b", "l4", llmir.Traffic(rate)) for rate in (1, 2)]  # doctest: +SKIP
+    >>> axes = plot_latencies(runs, of="ttft", rate=1.5)  # doctest: +SKIP
     """
     from llmir.backends.export.charts import frame, serving
     from llmir.backends.simulate.replications import Replications
@@ -206,6 +249,12 @@ def plot_serving(data: Simulation, ax: Axes | None = None) -> Axes:
 
     Returns:
         The axes.
+
+    Raises:
+        InputError: matplotlib is not installed, or `data` has another type.
+
+    >>> import llmir
+    >>> axes = plot_serving(llmir.simulate("qwen3-0.6b", "l4", llmir.Traffic(rate=2)))  # doctest: +SKIP
     """
     from llmir.backends.export.charts import frame, serving
     from llmir.backends.simulate.result import Simulation

@@ -67,6 +67,10 @@ def analyze(
     Raises:
         InputError: An argument is out of range.
         HardwareError: The device, the engine or the cost model is unknown.
+
+    >>> step = analyze("qwen3-32b", "h100-sxm", batch=[1, 8, 64], context=4096, parallel=Parallel(tp=4))
+    >>> step.time_s.shape, bool(step.time_s[0] < step.time_s[-1])
+    ((3,), True)
     """
     from llmir.backends.step.report import Report
 
@@ -388,6 +392,9 @@ def candidates(
     Returns:
         A `Candidates`; its methods `step` and `requests` return arrays over programs and points.
 
+    Raises:
+        InputError: A list is empty, or a value is out of range.
+
     >>> import llmir
     >>> program = llmir.run(llmir.load("llama3.1-70b"), llmir.pipeline_of())
     >>> split = [(llmir.run(program, f"shard{{tp={8 // pp}}}"), pp) for pp in (1, 2, 4)]
@@ -441,6 +448,9 @@ def stages(
 
     Returns:
         A `StageReport` for each split.
+
+    Raises:
+        InputError: A split is impossible, or a value is out of range.
 
     >>> import llmir
     >>> program = llmir.run(llmir.load("llama3.1-405b"), f"{llmir.pipeline_of()},shard{{tp=8}}")

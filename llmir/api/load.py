@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 
 def load(model: object, logits: str | None = None, *, lenient: bool = False, draft: bool = False) -> Program:
-    """Load a model as an unfused, unsharded program. It is quantized if the config declares a quantized
-    checkpoint.
+    """Load a model as an unfused, unsharded program.
+
+    It is quantized if the config declares a quantized checkpoint.
 
     Args:
         model: The name or Hugging Face id of a bundled model, the path of a config.json or of its folder, a
@@ -35,6 +36,10 @@ def load(model: object, logits: str | None = None, *, lenient: bool = False, dra
         ConfigError: A field of the config is missing or wrong.
         UnsupportedError: llmir does not model a part of the config.
         ParseError: The `.ir` file is malformed.
+
+    >>> program = load("llama3.1-8b")
+    >>> program.name, program.parameters
+    ('Llama-3.1-8B', 8030261248)
     """
     from llmir.frontends.load import load as read
     from llmir.ir.tools.text import read_program
@@ -96,6 +101,9 @@ def models(name: str = "") -> Rows:
     Returns:
         The models or weights as `Rows`.
 
+    Raises:
+        InputError: No model has this name.
+
     >>> [row["name"] for row in models("llama-3.2")]
     ['Llama-3.2-1B', 'Llama-3.2-3B']
     """
@@ -119,6 +127,9 @@ def devices(name: Any = None) -> Rows:
 
     Returns:
         The devices or fields as `Rows`.
+
+    Raises:
+        HardwareError: The device is unknown, or its file is malformed.
 
     >>> {row["field"]: row["value"] for row in devices("h100-sxm")}["memory_Bps"]
     3350000000000.0
@@ -148,6 +159,10 @@ def run(
 
     Raises:
         PassError: A pass fails, or its result is invalid.
+
+    >>> program = run(load("llama3.1-8b"), "fuse-attention,shard{tp=4}")
+    >>> program.devices
+    4
     """
     if not (after is None or callable(after)):
         arguments.refuse("after", after, "a function of a pass's text and the program after it")

@@ -43,7 +43,7 @@ def validate(
     folds: str | None = None,
     tell: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Validation:
-    """Compare measured times with their estimates, with error statistics.
+    r"""Compare measured times with their estimates, with error statistics.
 
     Args:
         files: CSV files: tables of kernels or of whole models (docs/tables.md lists the columns), or chat
@@ -65,6 +65,14 @@ def validate(
 
     Raises:
         InputError: A file has none of these formats, or an option has no effect.
+
+    >>> from pathlib import Path
+    >>> from tempfile import mkdtemp
+    >>> path = Path(mkdtemp()) / "gemm.csv"
+    >>> header, row = "gpu,framework,dtype,m,n,k,latency_us", "h100_sxm,cublas,bfloat16,16,8192,8192,60"
+    >>> _ = path.write_text(f"{header}\n{row}\n")
+    >>> [row.kind for row in validate(path).rows]
+    ['gemm']
     """
     from llmir.backends.cost.models import model
     from llmir.backends.silicon.validate.chat import ChatSetup
@@ -120,7 +128,7 @@ def calibrate(
 ) -> RefitResult:
     """Fit kernels to the CSV tables of a folder, with errors on held-out shapes.
 
-    If the folder has a table of whole models, engine CPU times are fitted too.
+    If the folder has a table of whole models, engine CPU times are fitted, too.
 
     Args:
         folder: The folder of the tables.
@@ -136,7 +144,7 @@ def calibrate(
     Raises:
         InputError: No rows remain.
 
-        llmir.calibrate("measured", family="gemm").kernels
+    >>> calibrate("measured", family="gemm").kernels  # doctest: +SKIP
     """
     from llmir.backends.silicon.calibrate.engine_cpu import fit_engine_cpus
     from llmir.backends.silicon.calibrate.refit import RefitResult, fit_cases, with_fits
@@ -222,6 +230,8 @@ def measure(
 
     Raises:
         InputError: PyTorch is not installed.
+
+    >>> found = measure("this_machine", seconds=30)  # doctest: +SKIP
     """
     from llmir.backends.export.files import write as write_file
     from llmir.backends.silicon.calibrate.refit import RefitResult, calibration_block, fit_cases
@@ -347,7 +357,7 @@ def _built(layout: ModelSetup) -> Program:
 
 
 def _bundled_device(gpu: str) -> Device | None:
-    """The bundled device that a GPU name in a table stands for; None if it is unknown."""
+    """The bundled device of a GPU name in a table; None if it is unknown."""
     from llmir.backends.silicon.rows import device_for
     from llmir.hw import library
 

@@ -75,6 +75,12 @@ class Option(NamedTuple):
         return value is self.default or (type(value) is type(self.default) and bool(value == self.default))
 
     @property
+    def default_sentence(self) -> str:
+        """A sentence with the default for docstrings, after a space; empty for None and False."""
+        shown = self.shown or ("" if self.default in (None, False) else repr(self.default))
+        return f" The default is {shown}." if shown else ""
+
+    @property
     def choices(self) -> tuple[str, ...]:
         """The allowed values of an enumeration; empty for other options."""
         return tuple(self.limits.get("choices", ()))
@@ -96,7 +102,7 @@ class Option(NamedTuple):
 
         Args:
             value: The value.
-            called: The name of the option in messages. The default is its own name.
+            called: The name of the option in messages. The default is the name of the option.
 
         Returns:
             The converted value.
@@ -170,6 +176,20 @@ class _Signature:
         )
 
 
+class _Docstring:
+    """Build `__doc__` of a record on access: the text of the class, and an entry for each option."""
+
+    def __init__(self, text: str | None) -> None:
+        self.text = text
+
+    def __get__(self, record: object, kind: type[Record]) -> str:
+        from inspect import cleandoc
+
+        text, examples, code = cleandoc(self.text or "").partition(">>>")
+        entries = [f"    {each.name}: {each.help}{each.default_sentence}" for each in options(kind)]
+        return "\n".join([text.rstrip(), "", "Args:", *entries, "", examples + code]).rstrip()
+
+
 class Record:
     """Base class of the records: frozen dataclasses that check their values."""
 
@@ -203,6 +223,7 @@ class Record:
             )
             for each in cls.options:
                 setattr(cls, each.name, each.default)
+            cls.__doc__ = _Docstring(cls.__doc__)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"cannot set {name!r}: {type(self).__name__} is read-only")
@@ -998,13 +1019,15 @@ def _prices(option: Option, name: str, value: Any) -> Any:
 def _plan(option: Option, name: str, value: Any) -> Any:
     """Check dtypes by module and role; a single dtype, such as `bf16`, applies to weights."""
     from llmir.base.arguments import mapping, text
+    from llmir.base.names import plain
     from llmir.base.values import freeze
 
     plan = {}
     for module, roles in mapping(name, value, "types by module").items():
         by_role = roles if isinstance(roles, Mapping) else {"weights": roles}
-        types = mapping(f"{name}: {module}", by_role, "types by role").items()
-        plan[module] = {role: text(f"{name}: {module}: {role}", dtype) for role, dtype in types}
+        where = f"{name}: {plain(module)}"
+        types = mapping(where, by_role, "types by role").items()
+        plan[module] = {role: text(f"{where}: {plain(role)}", dtype) for role, dtype in types}
     return freeze(plan)
 
 

@@ -96,7 +96,7 @@ def setups(
         raise InputError(f"{count:,} set-ups; a page has {MOST} at most, leave some values out: {most}")
     check_unique(
         [load_device(str(hw)) for hw in values["hw"]]
-    )  # a name that means nothing is no set-up that cannot be
+    )  # an unknown name is an error, not an impossible configuration
     source = ModelSource.of(model)
     program = source.load()
     passes = steps_of(pipeline) if pipeline is not None else () if source.is_program else None

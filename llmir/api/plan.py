@@ -115,7 +115,7 @@ def plan(
         InputError: An argument is out of range or has no effect in a plan, or no split is possible.
 
     >>> import llmir
-    >>> traffic = llmir.Traffic(rate=20, prompt=500, generate=100)
+    >>> traffic = llmir.Traffic(rate=20, prompt=500, generate=100, requests=200)
     >>> plans = llmir.plan("llama3.1-8b", traffic=traffic, max_tpot="20ms", gpus=4)
     >>> plans.best.devices, plans.best.meets
     (1, True)
@@ -153,7 +153,7 @@ def plan(
     served = _served(program, requests, limits, serving.router, record_or_default(Reserve, reserve))
     types = _precisions(record_or_default(Precision, precision))
     steps = draft_values(_draft_programs(source, drafts))
-    # Ranks that share nothing are replicas, which a plan counts.
+    # Ranks without shared work are replicas, which a plan counts.
     _, (program, *drafting) = independent_ranks(program, *filter(None, steps[2:] if steps else ()))
     steps = steps and (*steps[:2], drafting[0], drafting[1] if drafting[1:] else None)
     devices = _devices(hw, options.price)
@@ -188,7 +188,7 @@ def launch_files(plans: Plans, emit: str, model: str, draft_model: str = "") -> 
 
     >>> import llmir
     >>> servers = llmir.Servers(emit="k8s")
-    >>> found = llmir.plan("llama3.1-8b", "l4", llmir.Traffic(rate=0.5), gpus=8, servers=servers)
+    >>> found = llmir.plan("llama3.1-8b", "l4", llmir.Traffic(0.5, requests=100), gpus=8, servers=servers)
     >>> files = launch_files(found, "k8s", "llama3.1-8b")
     >>> list(files), "meta-llama/Llama-3.1-8B" in files["kubernetes.yaml"]
     (['kubernetes.yaml', 'benchmark.sh'], True)

@@ -44,6 +44,11 @@ def save(
     Raises:
         InputError: The result does not support the format, or the page is too large.
         OutputError: The file cannot be written.
+
+    >>> import llmir
+    >>> from tempfile import mkdtemp
+    >>> save(llmir.workload("qwen3-0.6b", "l4"), f"{mkdtemp()}/report.json").name
+    'report.json'
     """
     from llmir.backends.export.files import check_writable, write
     from llmir.backends.export.page.document import write_page
@@ -87,6 +92,11 @@ def draw(
 
     Raises:
         OutputError: The file cannot be written.
+
+    >>> import llmir
+    >>> from tempfile import mkdtemp
+    >>> draw(llmir.analyze("qwen3-0.6b", "l4"), f"{mkdtemp()}/step.dot").name
+    'step.dot'
     """
     from llmir.backends.export.dot.render import draw
 
@@ -121,6 +131,11 @@ def trace(
     Raises:
         InputError: An argument is invalid for this job or format.
         OutputError: The file cannot be written.
+
+    >>> import llmir
+    >>> from tempfile import mkdtemp
+    >>> trace(llmir.analyze("qwen3-0.6b", "l4"), f"{mkdtemp()}/step.json.gz").name
+    'step.json.gz'
     """
     from llmir.backends.export.timeline import write_document, write_trace
     from llmir.backends.simulate.result import Simulation

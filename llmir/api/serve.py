@@ -87,7 +87,7 @@ PILOT = 1000  # requests of the run that measures the time per request
 def _check_work(run: Callable[..., Simulation], traffic: Traffic, times: int = 1) -> Load | None:
     """Raise InputError if runs exceed the work budget; a run of the first requests measures the time.
 
-    Returns the load of a trace, so that it is read once, and None for other traffic.
+    Return the load of a trace, so that it is read once, and None for other traffic.
     """
     import numpy as np
 
@@ -157,6 +157,9 @@ def server(
 
     Returns:
         The server as a `Profile`.
+
+    Raises:
+        InputError: An argument is out of range, or the engine does not support the options.
 
     >>> import llmir
     >>> model = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
@@ -284,11 +287,14 @@ def replicate(
         model, hw: As in `analyze`.
         traffic: The requests (`Traffic`); the first run uses its seed.
         times: Number of runs, from 2 to 1000.
-        warm_up, max_ttft_s, max_tpot_s, servers, memory, drafts, parallel, precision, estimation: As in
-        `simulate`.
+        warm_up, max_ttft_s, max_tpot_s: As in `simulate`.
+        servers, memory, drafts, parallel, precision, estimation: As in `simulate`.
 
     Returns:
         A `Replications`.
+
+    Raises:
+        InputError: An argument is out of range, or the engine does not support the options.
 
     >>> import llmir
     >>> model = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
@@ -312,7 +318,7 @@ def replicate(
 
 
 def _seeds(traffic: Traffic, times: int) -> list[Traffic]:
-    """The same traffic with consecutive seeds."""
+    """The traffic with consecutive seeds."""
     return [replace(traffic, seed=(traffic.seed or 0) + n) for n in range(times)]
 
 

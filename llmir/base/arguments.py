@@ -26,7 +26,7 @@ Number = Any  # an int, a float, or a float64 array
 
 LARGEST = 1e300  # largest number that is not a count
 MOST = 1 << 48  # beyond this a count is a typo, and products of counts would leave float64's exact integers
-POINTS = 100_000_000  # points of a grid; an array of results then takes about a gigabyte
+POINTS = 100_000_000  # number of points of a grid; an array of results then takes about a gigabyte
 _MANY = 10_000  # items of a list from a caller; this bounds endless iterables
 
 
@@ -39,12 +39,12 @@ def show_value(value: object) -> str:
 
 
 def refuse(name: str, value: object, expected: str, error: Error = InputError) -> NoReturn:
-    """Raise what is wrong with an argument: its name, what is allowed, what was got."""
+    """Raise an error with the name of an argument, the allowed values and the given value."""
     raise error(f"{name}: expected {expected}, got {show_value(value)}")
 
 
 def _range(what: str, least: float, most: float, *, above: bool = False) -> str:
-    """Describe a range in words. A count that may be negative has no ends."""
+    """Describe a range in words. A count that may be negative has no bounds."""
     return what if (least, most) == (-MOST, MOST) else bounded(what, least, most, above=above)
 
 
@@ -101,7 +101,7 @@ def flag(name: str, value: object, *, error: Error = InputError) -> bool:
 
 
 def text(name: str, value: object, *, error: Error = InputError) -> str:
-    """Text, which may be empty."""
+    """Text, possibly empty."""
     return str(value) if isinstance(value, str) else refuse(name, value, "text", error)
 
 
@@ -128,7 +128,7 @@ def path(name: str, value: object, *, error: Error = InputError) -> Path:
 
 
 def counts(name: str, value: object, least: int = 0, most: int = MOST) -> Number:
-    """An integer in a range, or a read-only float64 array of such, a copy.
+    """An integer in a range, or a read-only float64 array of integers, as a copy.
 
     >>> counts("batch", [1, 2.0]), counts("batch", np.int8(3), 1)
     (array([1., 2.]), 3)

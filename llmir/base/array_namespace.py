@@ -14,7 +14,7 @@ import numpy as np
 
 from .dataclass import dataclass
 
-Number = Any  # an int, a float, a float64 array, or what records
+Number = Any  # an int, a float, a float64 array, or a recorded symbol
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +23,7 @@ class Namespace:
 
     minimum: Callable[[Number, Number], Number]
     maximum: Callable[[Number, Number], Number]
-    where: Callable[[Number, Number, Number], Number]  # a switch that the hardware or an engine makes
+    where: Callable[[Number, Number, Number], Number]  # a switch of the hardware or an engine
     ceil: Callable[[Number], Number]
     floor: Callable[[Number], Number]
     ceildiv: Callable[[Number, Number], Number]  # the quotient rounded up, exact of integers
@@ -39,7 +39,7 @@ ARRAYS = Namespace(
     where=np.where,
     ceil=np.ceil,
     floor=np.floor,
-    ceildiv=lambda a, b: np.ceil(a / b),  # `//` on float64 takes 40 times as long
+    ceildiv=lambda a, b: np.ceil(a / b),  # `//` on float64 is 40 times slower
     sqrt=np.sqrt,
     cbrt=np.cbrt,
     hypot=np.hypot,

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from .errors import InputError
 
-ANNOUNCED_S = 5.0  # work that takes longer is announced
+ANNOUNCED_S = 5.0  # longer work is announced
 PILOT_S = 0.5  # seconds after which the pace of equal pieces of work is known
 
 

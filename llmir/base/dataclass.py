@@ -1,4 +1,4 @@
-"""A `dataclass` decorator with the results of the standard one that is quicker to define.
+"""A `dataclass` decorator with the results of the standard one, but faster to define.
 
 The standard decorator writes and compiles six methods for each class, which took most of the start-up time.
 Here only `__init__` of a frozen class is compiled, when its first instance is made; the other methods are
@@ -46,7 +46,9 @@ else:
                 same, hashed = _comparison([f.name for f in fields if f.compare])
                 if "__eq__" not in own:
                     kind.__eq__ = same
-                stated = "__eq__" in own and own.get("__hash__") is None  # Python's own, of a stated `__eq__`
+                stated = (
+                    "__eq__" in own and own.get("__hash__") is None
+                )  # the `__hash__` that Python sets for a class with `__eq__`
                 if stated or "__hash__" not in own:
                     kind.__hash__ = hashed if frozen else None
             return kind
@@ -55,7 +57,9 @@ else:
 
 
 def _adds_nothing(kind: type) -> bool:
-    """Whether its only base is a frozen dataclass with all of its fields, so that it is built as that is."""
+    """Whether its only base is a frozen dataclass with all of its fields, so that it can be built in the same
+    way.
+    """
     (base, *others), own = kind.__bases__, vars(kind)
     return (
         not others

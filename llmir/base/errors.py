@@ -26,7 +26,7 @@ class HardwareError(LlmirError):
 
 
 class ParseError(LlmirError):
-    """Text that is not IR, a pipeline, or a dimension; names the line."""
+    """Text that is not IR, a pipeline, or a dimension; the message names the line."""
 
 
 class VerifyError(LlmirError):
@@ -34,7 +34,7 @@ class VerifyError(LlmirError):
 
 
 class PassError(LlmirError):
-    """A pass that failed; names the pipeline so far."""
+    """A failed pass; the message contains the pipeline up to it."""
 
 
 class InputError(LlmirError):
@@ -42,11 +42,11 @@ class InputError(LlmirError):
 
 
 class PluginError(LlmirError):
-    """A plugin that cannot be loaded or defines what is there already; names it."""
+    """A plugin that cannot be loaded, or that defines an existing name; the message names it."""
 
 
 class PluginWarning(UserWarning):
-    """An installed plugin that cannot be loaded; all else works."""
+    """An installed plugin that cannot be loaded; everything else works."""
 
 
 class OutputError(LlmirError):

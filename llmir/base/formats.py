@@ -63,7 +63,7 @@ def exporter(format: str, *suffixes: str, of: type, picture: bool = False) -> Ca
 
 
 def export(thing: object, format: str, **options: Any) -> str | bytes:
-    """`thing` in a format; InputError for one that things like it do not have."""
+    """A value in a format; InputError if the class of the value does not support it."""
     of = type(thing)
     own = f"{format} of {of.__name__}"  # this lookup needs no other exporters
     if own in EXPORTERS and EXPORTERS[own].of is of:
@@ -144,7 +144,7 @@ class Pairs(Result):
 
 
 class Page(str):
-    """A page of HTML, whole; a notebook shows it in a frame that may run its scripts, and do nothing else.
+    """A whole HTML page; a notebook shows it in a frame that may only run its scripts.
 
     >>> Page("<!doctype html><p>a & b")
     <Page of 23 bytes>
@@ -175,6 +175,6 @@ class PageExport(Displayable):
             max_size: Largest size in bytes. The default is 5 MB.
 
         Raises:
-            InputError: The page is larger, or this result has none.
+            InputError: The page is larger, or this result has no page.
         """
         return Page(export(self, "page", max_size=max_size))

@@ -74,7 +74,7 @@ _LAYER = re.compile(r"\{layer(?::([\d.]+))?\}")
 
 
 def is_layered(param: str) -> bool:
-    """Whether the name stands for one tensor per layer."""
+    """Whether the name represents one tensor per layer."""
     return "{layer" in param
 
 
@@ -98,7 +98,7 @@ def layer_name(param: str, layer: int | str) -> str:
 
 def suggest(name: str, known: Iterable[str], *, limit: int = 3) -> str:
     """`; did you mean A, B?` for the known names nearest to `name`, or an empty string."""
-    import difflib  # which takes longer to import than most of llmir, and mistakes are rare
+    import difflib  # this import takes longer than most of llmir, and mistakes are rare
 
     spellings = {normalize(k): k for k in known}
     near = difflib.get_close_matches(normalize(name), spellings, n=limit, cutoff=0.55)

@@ -2,8 +2,8 @@
 
 A `Budget` limits bytes, values, nesting and digits. Text that is malformed or exceeds a limit raises
 `UnreadableError` with one line; the caller adds the name of the file. YAML is read as plain data, event by
-event, so that aliases cannot grow beyond the budget; nothing in it is executed. In JSON a repeated key is
-refused only where its values differ.
+event, so that aliases cannot grow beyond the budget; nothing in it is executed. In JSON, a repeated key is an
+error only if its values differ.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Budget:
     bytes: int
     nodes: int
     depth: int
-    digits: int = 400  # no number of a model or machine has more, and Python's own limit is 4,300
+    digits: int = 400  # no number of a model or machine has more digits, and Python's limit is 4,300
 
 
 def read_bytes(path: str | os.PathLike[str], budget: Budget) -> bytes:
@@ -81,7 +81,9 @@ def check_digits(text: str, most: int) -> None:
 
 
 def expression(text: str) -> ast.expr:
-    """The tree of a Python expression, which nothing runs; `SyntaxError` too where Python would only warn."""
+    """The tree of a Python expression, which is not executed; `SyntaxError` also in cases in which Python
+    only warns.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # report warnings such as for `1and` as errors instead of on stderr
         return ast.parse(text.strip(), mode="eval").body
@@ -136,12 +138,14 @@ class _Open:
 
 
 class _Document:
-    """One document, while its events come in."""
+    """One document, built from its events."""
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
         self.open: list[_Open] = []
-        self.named: dict[str, tuple[Any, int, int] | None] = {}  # value, size, height; None while it is open
+        self.named: dict[
+            str, tuple[Any, int, int] | None
+        ] = {}  # value, size, height; None while it is incomplete
         self.nodes = 0
         self.documents = 0
         self.result: Any = None
@@ -171,7 +175,7 @@ class _Document:
             for under in ended.merged:
                 ended.value = {**under, **ended.value}
             self.name(ended.anchor, (ended.value, ended.size, ended.height))
-            self.nodes -= ended.size  # which `put` counts again
+            self.nodes -= ended.size  # a count that `put` increments again
             self.put(ended.value, ended.size, ended.height, ended.at)
         elif kind == "AliasEvent":
             if event.anchor not in self.named:
@@ -186,12 +190,12 @@ class _Document:
                 raise _broken(at, "a second document, one is expected")
 
     def name(self, anchor: str | None, what: tuple[Any, int, int] | None) -> None:
-        """Remember what an anchor stands for."""
+        """Record the value of an anchor."""
         if anchor is not None:
             self.named[anchor] = what
 
     def count(self, size: int, depth: int, at: Any) -> None:
-        """End it where the budget is passed."""
+        """Raise an error if the budget is exceeded."""
         self.nodes += size
         if self.nodes > self.budget.nodes:
             raise _broken(at, f"more than {self.budget.nodes:,} values, those of aliases counted")
@@ -199,7 +203,7 @@ class _Document:
             raise _broken(at, f"nested more than {self.budget.depth} deep")
 
     def put(self, value: Any, size: int, height: int, at: Any) -> None:
-        """A value where it belongs."""
+        """Add a value to its container."""
         self.count(size, len(self.open) + height, at)
         if not self.open:
             self.result = value
@@ -290,7 +294,7 @@ def _rules() -> tuple[Any, Any]:
 
 # --- CSV ---
 
-# The largest measured table has 24,717 rows of 700 characters at most, in 20 columns.
+# The largest measured table has 24,717 rows of at most 700 characters, in 20 columns.
 LINES = 1_000_000
 LENGTH = 100_000
 COLUMNS = 1_000
@@ -298,7 +302,10 @@ COLUMNS = 1_000
 
 @contextmanager
 def table(path: Path, more: str = "") -> Iterator[csv.DictReader[str]]:
-    """The rows of a file by its header, what is beyond the header under `more`; `UnreadableError` ends it."""
+    """The rows of a file by its header; cells beyond the header are under `more`.
+
+    `UnreadableError` for a malformed file.
+    """
     import csv
 
     try:
@@ -360,7 +367,7 @@ def load_json(data: bytes, budget: Budget) -> Any:
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         raise UnreadableError(f"broken JSON at {where}: {error.msg}") from None
-    except (RecursionError, ValueError) as error:  # past limits of Python that are lower than ours
+    except (RecursionError, ValueError) as error:  # beyond lower limits of Python
         raise UnreadableError(f"broken JSON: {plain(str(error))}") from None
 
 
@@ -381,7 +388,7 @@ def _check(data: bytes, budget: Budget) -> None:
     if sum(map(bare.count, (b",", b"[", b"{", b":"))) > budget.nodes:
         raise UnreadableError(f"more than {budget.nodes:,} values")
     brackets, levels = bare.translate(None, _NO_BRACKETS), 0
-    while levels <= budget.depth:  # each round takes the innermost away
+    while levels <= budget.depth:  # each round removes the innermost brackets
         shorter = _INNERMOST.sub(b"", brackets)
         if shorter == brackets:
             break

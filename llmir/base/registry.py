@@ -5,7 +5,7 @@ kind, first the module named like it or like its first word, and then installed 
 lookup needs are not imported. A plugin is a module, or a file, that registers such definitions.
 
 Lookups are thread-safe. A definition registers itself before its module is complete, so a lookup waits for
-the thread that imports the module. Only the import system holds locks meanwhile.
+the thread that imports the module. No other lock is taken while the import system has its locks.
 
 >>> from llmir.ir.tools.pipeline import PASSES
 >>> PASSES["dce"].__name__, "inline" in PASSES
@@ -54,14 +54,14 @@ class Kind(MutableMapping[str, T]):
         """Register the definition of a class or function; PluginError if its name is taken."""
         by = maker.__module__, maker.__qualname__
         if not by[0].startswith(("llmir.", *self.homes)):
-            self._read_homes()  # llmir's own names are there first
+            self._read_homes()  # llmir's own names are registered first
         other = self._makers.get(name, by) if name in self._things else by
         if other != by:
             raise PluginError(f"{self.what} {name!r} is defined twice, by {other[0]} and by {by[0]}")
         self._things[name], self._makers[name] = thing, by
 
     def register(self, *names: str) -> Callable[[D], D]:
-        """A decorator that takes in a class or function, under each of the names."""
+        """A decorator that registers a class or function, under each of the names."""
 
         def take(thing: D) -> D:
             for name in names:
@@ -100,7 +100,7 @@ class Kind(MutableMapping[str, T]):
             yield
 
     def own(self) -> Mapping[str, T]:
-        """All of llmir's own, and of plugins that are loaded; installed plugins are not looked for."""
+        """All definitions of llmir and of loaded plugins; installed plugins are not searched."""
         self._read_homes()
         return dict(self._things)
 
@@ -175,9 +175,19 @@ _loaded: dict[str, ModuleType] = {}  # by the name in messages
 
 
 def load_plugin(plugin: str | os.PathLike[str]) -> ModuleType:
-    """Import a plugin once, by module name or as a `.py` file, and register its definitions.
+    """Import a plugin once and register its definitions.
 
-    PluginError names the plugin and the error in it, or states that it does not exist.
+    Args:
+        plugin: The name of a module, or the path of a `.py` file.
+
+    Returns:
+        The module.
+
+    Raises:
+        PluginError: The plugin does not exist or raises an error, which the message contains.
+
+    >>> load_plugin("json").__name__
+    'json'
     """
     name = os.fspath(plugin) if isinstance(plugin, str | os.PathLike) else None
     if not isinstance(name, str) or not name or "\0" in name:
@@ -249,7 +259,7 @@ _searching = threading.local()  # `active` while this thread imports installed p
 def installed_plugins() -> dict[str, str]:
     """Import the installed plugins on first use, and return the version or the error of each.
 
-    A broken plugin gives one `PluginWarning`; the others still work.
+    A plugin with an error gives one `PluginWarning`; the others still work.
     """
     global _installed  # noqa: PLW0603  (one search for a process)
     if _installed is None and not getattr(_searching, "active", False):

@@ -1,7 +1,7 @@
 """Immutable values: mappings, arrays, and records that refuse assignment.
 
 `FrozenDict` is a read-only dictionary and `Record` a frozen dataclass with immutable contents. `freeze`
-copies values that a caller may still change; `seal` makes llmir's own arrays read-only in place.
+copies values that a caller may still change; `seal` makes arrays of llmir read-only in place.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class FrozenDict(dict[K, V]):
 
 
 class Immutable:
-    """Takes no assignment once it is built; `__init__` puts attributes into `vars(self)`.
+    """Attributes cannot be assigned after construction; `__init__` puts attributes into `vars(self)`.
 
     A copy of it is itself.
     """

@@ -1,3 +1,3 @@
-"""The version of llmir; `setup.cfg` states the same."""
+"""The version of llmir; `setup.cfg` has the same version."""
 
 __version__ = "0.2.0"

@@ -25,7 +25,7 @@ from llmir.base.registry import Kind, blame, load_plugin
 
 # --- Commands ---
 
-# Options of files that are written, and the files that are read in a folder that is a model.
+# Options of files that are written, and the files that are read if a model is a folder.
 OUTPUTS = ("output_file", "requests_out", "steps_out", "trace_out")
 FOLDER_INPUTS = ("config.json", "hf_quant_config.json", "model.safetensors.index.json")
 
@@ -41,7 +41,7 @@ plugin = click.option(
     "--plugin",
     multiple=True,
     metavar="MODULE|FILE.py",
-    is_eager=True,  # other options may name what it defines
+    is_eager=True,  # other options may use its definitions
     expose_value=False,
     callback=_load,
     help="Load ops, models, passes, formats, cost models or commands from this module first.",
@@ -166,20 +166,20 @@ LONGEST = 2000  # characters of a message
 
 
 class ClosedStream(io.TextIOBase):
-    """A standard stream that was closed before the command started: it is not read, and takes nothing."""
+    """A standard stream that was closed before the command started: it has no input and ignores output."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def read(self, *_: object) -> Any:
-        """`OSError`, and so does `write`."""
+        """Raises `OSError`, and so does `write`."""
         raise OSError(errno.EBADF, "it is closed", self.name)
 
     write = read
 
     @property
     def buffer(self) -> ClosedStream:
-        """The same for bytes."""
+        """The stream for bytes, which is also closed."""
         return self
 
 
@@ -198,7 +198,7 @@ def guard(run: Callable[[], Any]) -> int:
         code = run()
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
-    except BrokenPipeError:  # nobody reads on, as after `head`
+    except BrokenPipeError:  # the reader has closed the pipe, such as `head`
         drop(sys.stdout)
         return BROKEN_PIPE
     except (Exception, KeyboardInterrupt) as error:
@@ -271,7 +271,7 @@ def line(label: str, message: str) -> None:
 
 # --- Progress ---
 
-SOON_S = 1.0  # work that is done by then needs no line
+SOON_S = 1.0  # work that ends before this time needs no progress line
 
 
 @contextmanager

@@ -54,7 +54,8 @@ def source(given: Mapping[str, Any]) -> ModelSource:
 
 
 def cost_model(given: Mapping[str, Any]) -> DeviceCostModel | None:
-    """The cost model that a command's options name, before `--network`; None without options of a device.
+    """The cost model that the options of a command select, before `--network`; None without options of a
+    device.
 
     An unknown device, engine or cost model is an error here.
     """
@@ -78,7 +79,7 @@ def default_passes(given: Mapping[str, Any]) -> str:
 def passes(
     model: str, attention: str, pipeline: str | None, mla: str | None = None, default: str = ""
 ) -> str:
-    """The pipeline that the options ask for, else `default`; IR is taken as it is."""
+    """The pipeline of the options, otherwise `default`; IR is used unchanged."""
     from llmir.ir.core.tensor import split_commas
 
     if pipeline is not None:
@@ -143,7 +144,7 @@ def around(given: Mapping[str, Any], *pipeline: Step) -> list[Step]:
 
 
 def deployment(given: Mapping[str, Any]) -> Deployment:
-    """The types and ranks that the options ask for; `InputError` for types that are empty."""
+    """The dtypes and ranks of the options; `InputError` for empty dtypes."""
     from llmir.api.deployment import Deployment
     from llmir.passes.modules import plan_file
 
@@ -189,7 +190,7 @@ def with_prices(given: Mapping[str, Any], *devices: str | Device) -> list[Any]:
 
 
 def link_hardware(given: Mapping[str, Any], *programs: Program) -> str | Device:
-    """The device of a command with `--link`, which may be the network even if one node holds all ranks."""
+    """The device of a command with `--link`, which may be the network even if one node contains all ranks."""
     from llmir.hw import library
 
     if given["link"] == "network" and given["network"] is not None:

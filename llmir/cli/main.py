@@ -32,7 +32,7 @@ class Commands(click.Group):
     """A group that loads commands late and ends every failure in one line on stderr."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All that there are."""
+        """All commands."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -45,7 +45,7 @@ class Commands(click.Group):
         """Resolve a command as click does, and suggest similar names for an unknown one."""
         name = args[0]
         for option, value in pairwise((*args[1:], "")):
-            if option == "--plugin":  # which may define the command
+            if option == "--plugin":  # a plugin that may define the command
                 load_plugin(value)
         if name not in COMMANDS and not name.startswith("-"):
             from llmir.base.names import unknown

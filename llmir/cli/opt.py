@@ -82,7 +82,7 @@ def _printer(
 ) -> Callable[[str, Program], None] | None:
     """A function that prints the IR after each pass, or after passes of these names; None without either.
 
-    InputError for both, and for a name of a pass that does not run.
+    InputError for both, and for a pass that does not run.
     """
     from llmir.base.names import suggest
     from llmir.ir.tools.pipeline import PASSES, label, parse_pipeline

@@ -45,7 +45,7 @@ _SIZE = re.compile(r"([+-]?\d{1,30}(?:\.\d{1,30})?)\s*([a-z]*)", re.ASCII | re.I
 
 
 def parse_value(text: str) -> Any:
-    """The number, boolean or text that `text` spells."""
+    """The number, boolean or text that a text represents."""
     from llmir.base.arguments import parse_field  # inside functions, so that help imports no numpy
 
     return parse_field(text.strip())
@@ -176,7 +176,7 @@ class Shares(Count):
         return values
 
     def check(self, name: str, value: Any) -> Any:
-        """The value as it is; the cost model checks names and numbers."""
+        """The unchanged value; the cost model checks names and numbers."""
         return value
 
 
@@ -196,7 +196,7 @@ KINDS: Mapping[str, Callable[[Option], _Kind]] = {
 
 
 def kind_of(option: Option) -> _Kind | None:
-    """The click type of an option; None for text that the code which uses it checks."""
+    """The click type of an option; None for text that is checked later."""
     if option.choices:
         return click.Choice(option.choices)
     if option.kind in ("any", "file", "plan") or option.type in ("str", "str | None"):

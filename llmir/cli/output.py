@@ -61,7 +61,7 @@ def choose(
 
 
 def _plotted(output: str, form: str) -> None:
-    """`InputError` for a plot that nothing can draw."""
+    """`InputError` for a plot that no installed package can draw."""
     from llmir.backends.export.charts.frame import FORMATS, check
 
     if form in FORMATS.values():

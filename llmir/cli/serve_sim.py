@@ -45,7 +45,7 @@ class Rates(Declared):
         return rates
 
     def check(self, name: str, value: Any) -> Any:
-        """Two rates or more, in order, each once."""
+        """Two or more rates, in ascending order, without duplicates."""
         rates = sorted({super(Rates, self).check(name, each) for each in value})
         if not 2 <= len(rates) <= MOST_RATES:
             expected = f"rates from two up to {MOST_RATES:,}, such as 2,6,10 or 2:18:4"
@@ -201,7 +201,7 @@ def serve_sim(**given: Any) -> None:
 
 
 def _single(given: Mapping[str, Any]) -> None:
-    """InputError for files of one run where there are several, or that cannot be written."""
+    """InputError for files of one run if there are several runs, or if they cannot be written."""
     from llmir.backends.export.timeline import check_target
 
     times = given["replications"]

@@ -131,7 +131,7 @@ def _check_rows(rows: int, form: str, max_size: int | None) -> None:
 
 
 def _in_pieces(file: str | None, form: str | None) -> bool:
-    """Whether a file is written piece by piece, of any number of rows."""
+    """Whether a file is written in pieces, for any number of rows."""
     from llmir.backends.export.sweep import FORMATS
 
     if file in (None, "-"):

@@ -165,7 +165,7 @@ def _notes(found: Validation) -> None:
 
 
 def _teller() -> Callable[[str, int, int], None]:
-    """Progress on a terminal's stderr, ten times a second at most."""
+    """Progress on a terminal's stderr, at most ten times per second."""
     if not sys.stderr.isatty():
         return lambda *_: None
     last = time.monotonic()

@@ -6,7 +6,7 @@
 - `tools/`: builder, text form, verifier, rewrite rules, pass pipelines and loops
 
 Start with `core/op.py` (`Op`), then `core/graph.py` (`Graph`) and `core/program.py` (`Program`). Names of
-`__all__` are imported on first use. Each folder imports only those above it and `llmir.base`.
+`__all__` are imported on first use. Each folder imports only the folders above it and `llmir.base`.
 """
 
 from __future__ import annotations

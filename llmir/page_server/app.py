@@ -25,10 +25,10 @@ from .guard import AllowedHosts, App, Guard, RejectionError
 from .request import BUDGET, read
 from .worker import Worker
 
-MODEL = "llama3.1-8b"  # that the page starts with
+MODEL = "llama3.1-8b"  # the model at the start of the page
 _START = {"batch": 1, "prompt": 2048, "generate": 128}
 _WAITING = 16  # requests that may wait for their turn
-_PATIENCE = 10.0  # seconds for a body to come
+_PATIENCE = 10.0  # seconds to wait for a body
 
 
 def app(host: str = "127.0.0.1", token: str | None = None, worker: Worker | None = None) -> App:
@@ -67,7 +67,7 @@ def app(host: str = "127.0.0.1", token: str | None = None, worker: Worker | None
 
 
 async def _body(request: Request) -> bytes:
-    """The JSON that comes with a request, whole, soon, and within its budget."""
+    """The JSON of a request, which must be complete, in time, and within its budget."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise RejectionError(

@@ -117,7 +117,9 @@ class Guard:
                 await _say(RejectionError(500, f"a bug in llmir: {plain(name, 300)}"), marked)
 
     def _checked(self, scope: Scope) -> bytes | None:
-        """`RefusedError` for who may not ask; the cookie of one who brought the token, else None."""
+        """`RefusedError` for a client that is not allowed; the cookie of a client that sent the token, else
+        None.
+        """
         headers = _Headers(scope.get("headers", ()))
         host, origin, site = headers.one("host"), headers.one("origin"), headers.one("sec-fetch-site")
         if host is None or host not in self.hosts:
@@ -162,7 +164,7 @@ class _Headers:
             self.found.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
 
     def one(self, name: str) -> str | None:
-        """Its value, None where it is not there; `RefusedError` for several."""
+        """The value, or None if it is absent; `RefusedError` for several values."""
         values = self.found.get(name, [])
         if len(values) > 1 and name != "cookie":
             raise RejectionError(400, f"header {name} is there {len(values)} times")

@@ -20,10 +20,10 @@ from .app import app
 from .guard import is_loopback
 from .worker import Worker
 
-_NEAR = 100  # ports after one in use that are tried
-CONNECTIONS = 256  # at once; one more closes the oldest that waits for a request
-HEADERS_S = 10.0  # seconds for the head of a request to come
-STOP_S = 2  # seconds for requests to end once the server stops
+_NEAR = 100  # number of ports after a used one that are tried
+CONNECTIONS = 256  # number of connections at once; one more closes the oldest idle one
+HEADERS_S = 10.0  # seconds to receive the head of a request
+STOP_S = 2  # seconds for requests to end after the server stops
 _TAKEN = {errno.EADDRINUSE, errno.EACCES}
 
 
@@ -84,7 +84,7 @@ class _Server(uvicorn.Server):
 
 
 class _Connection(H11Protocol):
-    """A connection that is closed if the head of its next request does not come in time."""
+    """A connection that is closed if the head of its next request is not received in time."""
 
     _waiting: ClassVar[dict[_Connection, asyncio.TimerHandle]] = {}  # the oldest first
 
@@ -96,7 +96,7 @@ class _Connection(H11Protocol):
             next(iter(self._waiting))._give_up()
 
     def data_received(self, data: bytes) -> None:
-        """Read on, until a request is there."""
+        """Read until a request is received."""
         super().data_received(data)
         if self._is_idle():
             self._wait()
@@ -126,7 +126,7 @@ class _Connection(H11Protocol):
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """A socket that listens there."""
+    """A socket that listens at the address."""
     try:
         return _listener(host, port)
     except (OSError, UnicodeError) as error:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 BUDGET = Budget(bytes=1_000_000, nodes=100_000, depth=32)
 
-# Options of a structure; the page has sliders for the others.
+# Options of a structure; the page has sliders for the other options.
 _OPTIONS = {name: option for name, option in options.AXES.items() if option.record != "Requests"}
 _COUNTS = [name for name, option in _OPTIONS.items() if option.is_count]
 _RANKS = 1 << 16  # largest number of one kind of ranks
@@ -34,7 +34,7 @@ _COSTS = ("calibrated", "ideal")
 
 
 class PageRequest(NamedTuple):
-    """A model by its preset's name, or its config; a device and its name; axes that were given."""
+    """A model by the name of its preset, or its config; a device and its name; the given axes."""
 
     preset: str | None
     config: Any

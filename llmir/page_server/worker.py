@@ -1,6 +1,6 @@
 """A worker process that computes configurations.
 
-The process ends when a configuration takes too long or the server ends. To free memory, it also ends after
+The process ends if a configuration takes too long or if the server ends. To free memory, it also ends after
 many configurations or when it has grown. The next configuration starts a new process.
 """
 
@@ -25,8 +25,10 @@ from . import request
 from .guard import RejectionError
 
 LONGEST = 20.0  # seconds per configuration
-LARGEST = 5_000_000  # bytes of one, as of a page
-GROWTH = 40 << 20  # bytes beyond the memory after the first configuration, at which a new process takes over
+LARGEST = 5_000_000  # number of bytes of a configuration, as for a page
+GROWTH = (
+    40 << 20
+)  # number of bytes above the memory after the first configuration from which a new process takes over
 MOST = 500  # configurations per process
 ADDRESS_SPACE = 8 << 30  # bytes
 _START = 60.0  # seconds for a process to start
@@ -71,7 +73,7 @@ class Worker:
     def __call__(self, body: bytes) -> bytes:
         """The result of the function.
 
-        Raises `RejectionError` as the function does, if the call takes too long, and if its process ends.
+        Raises `RejectionError` like the function, if the call takes too long, and if its process ends.
         """
         pipe = self._started()
         try:
@@ -113,7 +115,7 @@ class Worker:
         """End the process, if there is one; a call that waits for it in another thread is rejected."""
         pipe, self._pipe = self._pipe, None
         if pipe is not None:
-            self._process.kill()  # which wakes a thread that waits at the pipe
+            self._process.kill()  # this wakes a thread that waits at the pipe
             self._process.join()
             pipe.close()
 
@@ -143,7 +145,7 @@ def _work(pipe: Connection, does: Callable[[bytes], bytes], plugins: tuple[str, 
 
 
 def _limit_memory() -> None:
-    """Limit the address space of this process, where the system can."""
+    """Limit the address space of this process, if the system supports it."""
     with suppress(ImportError, ValueError, OSError):
         import resource
 
@@ -152,11 +154,11 @@ def _limit_memory() -> None:
 
 def _size() -> int:
     """Current or peak memory of this process in bytes; 0 if the system does not report it."""
-    with suppress(OSError, ValueError):  # on Linux `getrusage` counts the parent before the fork too
+    with suppress(OSError, ValueError):  # on Linux `getrusage` also counts the parent before the fork
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     try:
         import resource
     except ImportError:
         return 0
-    unit = 1 if sys.platform == "darwin" else 1024  # bytes there, kilobytes elsewhere
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes on macOS, kilobytes elsewhere
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -117,3 +120,108 @@ def test_commands_in_pages_have_the_options_that_they_name() -> None:
                 wrong.append(f"{page.name}: {' '.join(words)}: {error.format_message()}")
     assert number > 80
     assert wrong == []
+
+
+def test_each_command_and_option_has_its_help() -> None:
+    context = click.Context(cli)
+    commands = {name: cli.get_command(context, name) for name in cli.list_commands(context)}
+    missing = [name for name, command in commands.items() if not command or not command.help]
+    options = [
+        (n, each) for n, c in commands.items() if c for each in c.params if isinstance(each, click.Option)
+    ]
+    assert len(options) > 300
+    assert missing + [f"{n} {each.opts}" for n, each in options if not each.help and not each.hidden] == []
+
+
+# Commands, the pages and the heading with their JSON keys (no heading: whole pages), and the keys of objects
+# that contain data by name, such as settings.
+MODEL = "qwen3-0.6b --hw l4"
+JSON_COMMANDS = {
+    "analyze": (
+        [f"analyze {MODEL} --price l4=1", f"analyze {MODEL} --concurrency 2 --prompt 16 --generate 4"],
+        ("json.md", ""),
+        set(),
+    ),
+    "analyze-variants": (
+        [f"analyze {MODEL} --draft-tokens 2 --acceptance 0.6", f"analyze {MODEL} --beams 2 --tp 2"],
+        ("json.md", ""),
+        set(),
+    ),
+    "diff": (
+        [f"diff {MODEL} --concurrency 2 --prompt 16 --generate 4"],
+        ("json-diff.md json.md", ""),
+        {"basis"},
+    ),
+    "max": ([f"max {MODEL} --max-tpot 30ms"], ("json-commands.md", "max"), set()),
+    "explain": (
+        [
+            f"explain {MODEL} qkv_proj",
+            f"explain {MODEL} flash_attention --tp 2",
+            f"explain {MODEL} engine_cpu",
+        ],
+        ("json-commands.md", "explain"),
+        {"binding", "given"},
+    ),
+    "explain-collective": (
+        ["explain llama3.1-8b all_reduce_o_proj --hw h100-sxm --tp 16 --network 25GBps,5us"],
+        ("json-commands.md", "explain"),
+        {"binding", "given"},
+    ),
+    "sweep": ([f"sweep {MODEL} --tp 1,3 --batch 1,2"], ("json-commands.md", "sweep"), {"axes"}),
+    "serve-sim": (
+        [
+            f"serve-sim {MODEL} --rate 2 --requests 20 --max-ttft 1s",
+            f"serve-sim {MODEL} --rate 2 --requests 20 --replicas 2",
+            f"serve-sim {MODEL} --rate 2 --requests 20 --prefill-replicas 1 --decode-replicas 1 --link pcie",
+            f"serve-sim {MODEL} --rate 2 --requests 20 --replications 2",
+        ],
+        ("json-commands.md", "serve-sim"),
+        set(),
+    ),
+    "plan": (
+        [f"plan {MODEL} --rate 1 --requests 100 --gpus 1 --prompt 64 --generate 8 --max-tpot 30ms"],
+        ("json-commands.md", "plan"),
+        {"changed_settings", "missed"},
+    ),
+    "validate": (["validate gemm.csv memory.csv"], ("json-commands.md", "validate"), set()),
+}
+TABLES = {
+    "gemm.csv": """gpu,framework,dtype,m,n,k,latency_us
+h100_sxm,cublas,bfloat16,8192,8192,8192,1600
+h100_sxm,cublas,bfloat16,16,8192,8192,1
+h9000,cublas,bfloat16,16,8192,8192,60
+""",
+    "memory.csv": """model,gpu,weight_dtype,kv_dtype,metric,batch,tokens_in,value_gib,value_gb
+llama-2-7b,rtx4090,fp16,fp16,peak,1,512,14,
+""",
+}
+
+
+def keys(value: Any, data: set[str]) -> Iterator[str]:
+    """The keys of a JSON document, except names in objects of data, and names that are not identifiers."""
+    for key, inner in value.items() if isinstance(value, dict) else ():
+        yield from [key] * bool(re.fullmatch("[a-z][a-z0-9_]*", key))
+        yield from keys(list(inner.values()) if key in data and isinstance(inner, dict) else inner, data)
+    for each in value if isinstance(value, list) else ():
+        yield from keys(each, data)
+
+
+@pytest.mark.parametrize("case", JSON_COMMANDS)
+def test_each_json_key_is_documented(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, text in TABLES.items():
+        Path(name).write_text(text, "utf-8")
+    lines, (pages, heading), data = JSON_COMMANDS[case]
+    sections = [
+        each for page in pages.split() for each in (ROOT / "docs" / page).read_text("utf-8").split("\n## ")
+    ]
+    known = {word for text in sections[:1] for word in re.findall(r"`(\w+)`", text)}
+    known |= {
+        w for t in sections if t.startswith(f"{heading}\n" * bool(heading)) for w in re.findall(r"`(\w+)`", t)
+    }
+    for line in lines:
+        result = CliRunner().invoke(cli, [*shlex.split(line), "--format", "json"])
+        assert result.exit_code in (0, 1), result.output
+        found = {*keys(json.loads(result.stdout), data)}
+        assert len(found) > 10
+        assert sorted(found - known) == [], line

@@ -16,6 +16,12 @@ sys.modules["prose"] = prose
 SPEC.loader.exec_module(prose)
 
 DOCS = ROOT / "docs"
+SOURCES = [  # the packages of the product; the generated file repeats docstrings of ops
+    path
+    for folder in ("backends", "frontends", "hw", "llmir", "passes")
+    for path in (ROOT / folder).rglob("*.py")
+    if path.name != "op_methods.py"
+]
 PAGES = {
     "README": [ROOT / "README.md"],
     "CONTRIBUTING": [ROOT / "CONTRIBUTING.md"],
@@ -30,6 +36,40 @@ def test_pages_have_few_dialect_phrases_and_long_sentences(pages: list[Path]) ->
     assert counts.dialect_per_1000_words <= 10, f"python scripts/prose.py --show {pages[0]} …"
     assert counts.long_share <= 0.05
     assert counts.long_lines == 0
+
+
+@pytest.mark.slow
+def test_docstrings_and_comments_have_few_dialect_phrases_and_long_sentences() -> None:
+    counts = sum(map(prose.count, sorted(SOURCES)[::6]), prose.Counts())  # all files take 15 s
+    assert counts.words > 10_000
+    assert counts.dialect_per_1000_words <= 7, "python scripts/prose.py --show FILE.py …"
+    assert counts.long_share <= 0.02
+
+
+def test_the_counts_of_a_file_are_those_of_its_docstrings_and_comments(tmp_path: Path) -> None:
+    file = tmp_path / "module.py"
+    long = " ".join(["word"] * 31)
+    file.write_text(
+        f'''"""Nothing is held here.
+
+    >>> held = "an example is not prose"
+"""
+
+held = 1  # a short comment
+# {long},
+# which continues.
+def f(held):
+    """Return a value.
+
+    Args:
+        held: The value that is held.
+    """
+''',
+        "utf-8",
+    )
+    counts = prose.count(file)
+    assert [text.text for text in prose.texts_of(file)][2] == "The value that is held."
+    assert (counts.dialect, counts.long_sentences, counts.sentences) == (2, 1, 5)
 
 
 def test_the_counts_of_a_page_are_those_of_its_prose(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from .frame import MARKS, LineStyle, axes, counts, hatch_region, head, line, not
 
 # Points of curves
 
-LARGEST = 1 << 14  # the largest batch that is drawn
+LARGEST = 1 << 14  # the largest batch of a curve
 FURTHEST = 1 << 20  # context in tokens, for models without a maximum
 PICKED = ("batch", "new", "time_s", "error", "fits")
 
@@ -37,14 +37,14 @@ class StepCurve(NamedTuple):
 
     label: str
     x: Array
-    tokens: Array  # that all sequences together get of a step
+    tokens: Array  # tokens per second of all sequences
     time_s: Array
     error: Array
     fits: Array
 
 
 class CurveGroup(NamedTuple):
-    """Some curves, the head above them, and the first value that does not fit, if that is known."""
+    """Some curves, the title above them, and the first value that does not fit, if known."""
 
     title: str
     lines: tuple[str, ...]
@@ -226,7 +226,7 @@ def context(data: Workload | Report | Sweep, ax: Any = None) -> Any:
 
 
 def _within(curve: StepCurve) -> Array:
-    """Seconds less and more by the error that is known."""
+    """Lower and upper bounds of the seconds by the known error."""
     return np.asarray(curve.time_s * (1 + np.array([[-1], [1]]) * curve.error))
 
 
@@ -256,7 +256,7 @@ def _frame(ax: Any, label: str, each: tuple[StepCurve, ...]) -> None:
 
 
 def _ruled(ax: Any, limit: float | None, words: str) -> None:
-    """The region beyond a limit, if it is in sight, and where it begins."""
+    """The region beyond a limit, if it is visible, and its start."""
     low, high = ax.get_xlim()
     limit = None if limit is None else max(limit, low)
     if limit is None or limit >= high:

@@ -20,7 +20,7 @@ from . import curves, front, serving
 from .frame import FORMATS, HEIGHT, WIDTH, check, head, notes, pad
 from .serving import ChartTarget
 
-DPI = 200  # of a PNG: two pixels for each of a page's 860
+DPI = 200  # of a PNG: two pixels for each of the 860 pixels of a page
 RATES = (0.1, 0.3, 0.5, 0.65, 0.8, 0.9, 0.97)  # shares of the stable rate at which a plan is simulated
 NEAR = 0.06  # share of the rate within which the requested rate replaces another
 SHOWN = ("ttft", "tpot")
@@ -40,7 +40,7 @@ def page(height: float = HEIGHT) -> Iterator[Any]:
 
 
 def render_figure(figure: Any, form: str) -> bytes:
-    """The file that shows a figure; without a date, so that equal ones are equal PNG and SVG files."""
+    """The file of a figure; without a date, so that equal figures give equal PNG and SVG files."""
     picture = io.BytesIO()
     undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
     figure.savefig(picture, format=form, dpi=DPI, metadata=undated.get(form))
@@ -77,7 +77,9 @@ def plans(found: Plans, form: str) -> bytes:
 
 
 def plan_rates(best: Candidate, largest: float) -> Iterator[Simulation]:
-    """One replica of a plan at several rates up to the largest stable one, at its share of the rate too."""
+    """One replica of a plan at several rates up to the largest stable one, including its share of
+    the rate.
+    """
     traffic = best.traffic
     s = best.structure
     profile = Profile(s.job(1, 1, None, best.chunk, best.batch), s.chunked, s.drafts)

@@ -1,4 +1,4 @@
-"""The frame of all charts: axes, titles, units, marks that differ in gray, and placed labels.
+"""The frame of all charts: axes, titles, units, marks that differ in gray, and label positions.
 
 Every chart uses `axes`, `head`, `notes` and `unit`. `Labels` places labels next to marks without overlaps, if
 there is space. matplotlib is an extra; `check` reports its absence.
@@ -30,7 +30,7 @@ FORMATS = {".png": "png", ".svg": "svg", ".pdf": "pdf"}
 
 
 def check(what: str) -> None:
-    """Raise InputError if matplotlib is missing; `what` names the feature that needs it."""
+    """Raise InputError if matplotlib is missing; `what` is the name of the feature that needs it."""
     if find_spec("matplotlib") is None:
         raise InputError(f"{what} needs matplotlib: pip install 'llmir[plot]'")
 
@@ -39,8 +39,8 @@ WIDTH, HEIGHT = 8.6, 5.2  # inches: 860 pixels at 100 an inch
 FAINT, HATCH, LIMIT, CHOSEN = "#E5E5E5", "////", "#B42318", "#12713F"
 TEXT, SMALL, TINY = 9, 8, 6.5  # points; `TINY` is for letters in marks
 LETTERS = {bound: bound[0].upper() for bound in ("memory", "compute", "network", "overhead", "bubble")}
-WIDE = 104  # small characters of a line as wide as the axes of a page
-ACROSS = 6.8  # inches of those
+WIDE = 104  # small characters of a line with the width of the axes of a page
+ACROSS = 6.8  # width of the axes in inches
 
 
 class LineStyle(NamedTuple):
@@ -77,7 +77,7 @@ def ready(name: str, ax: Any) -> Any:
 
 
 def pad(figure: Any) -> None:
-    """A margin around what constrained layout places."""
+    """A margin around the elements of constrained layout."""
     figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1)
 
 
@@ -137,7 +137,7 @@ def _lines(text: str, most: int) -> list[str]:
 
 
 def plain(ax: Any, *, grid: str = "both") -> None:
-    """A quiet frame: no lines above and to the right, a faint grid behind what is drawn."""
+    """A simple frame: no lines at the top and right, and a faint grid in the background."""
     ax.spines[["top", "right"]].set_visible(False)
     ax.set_axisbelow(True)
     ax.grid(visible=True, axis=grid, which="major", color=FAINT, linewidth=0.7)
@@ -185,7 +185,7 @@ FINE = (
     7.0,
     8.0,
     9.0,
-)  # of an axis that spans less than a factor of ten
+)  # on an axis that spans less than a factor of ten
 
 
 def unit(axis: Any, symbol: str = "") -> None:
@@ -201,7 +201,7 @@ def unit(axis: Any, symbol: str = "") -> None:
 
 
 def counts(axis: Any, values: Iterable[float]) -> None:
-    """Ticks of a logarithmic axis at some counts, as many as fit."""
+    """Ticks of a logarithmic axis at some counts, up to the number that fits."""
     from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 
     ticks = sorted({float(value) for value in values})
@@ -237,7 +237,7 @@ def annotate(ax: Any, at: tuple[float, float], words: str, offset: tuple[float, 
 
 
 def hatch_region(ax: Any, first: float, last: float, *, axis: str = "x") -> Any:
-    """A region that is ruled out."""
+    """A shaded region that is excluded."""
     span = ax.axvspan if axis == "x" else ax.axhspan
     return span(first, last, facecolor="none", edgecolor="#C4C9D1", hatch=HATCH, linewidth=0, zorder=0)
 
@@ -258,7 +258,7 @@ SIDES = ((1, 0), (-1, 0), (1, -1), (1, 1), (-1, -1), (-1, 1), (0, -1), (0, 1))
 
 
 class Label(NamedTuple):
-    """The label of a mark with a smaller second line; `area` is the mark's, in square points."""
+    """The label of a mark with a smaller second line; `area` is the area of the mark, in square points."""
 
     at: Point
     area: float
@@ -276,13 +276,13 @@ class Labels:
         self.lines: list[Box] = []  # lines, which a label crosses only as a last resort
 
     def occupy(self, at: Point, area: float) -> None:
-        """A mark is there."""
+        """Mark the area of a mark as occupied."""
         x, y = self.ax.transData.transform(at)
         half = sqrt(area) / 2 * self.dpi / 72
         self.taken.append((x - half, y - half, x + half, y + half))
 
     def ruled(self, lines: Iterable[Any]) -> None:
-        """Straight lines are there, from point to point."""
+        """Mark straight lines from point to point as occupied."""
         for line in lines:
             (a, b), (c, d) = self.ax.transData.transform([line[0], line[-1]])
             count = max(2, round(hypot(c - a, d - b) / 6))
@@ -291,7 +291,7 @@ class Labels:
                 self.lines.append((x - 1, y - 1, x + 1, y + 1))
 
     def beside(self, first: Point, last: Point, words: str) -> None:
-        """Words of a level line: over its right end, under it, or before its left one."""
+        """The label of a horizontal line: over its right end, under it, or before its left end."""
         ways = (
             (last, (-3, 3), {"ha": "right", "va": "bottom"}),
             (last, (-3, -3), {"ha": "right", "va": "top"}),
@@ -301,14 +301,14 @@ class Labels:
         self._first(self._text(words, at, offset, color=MUTED, **how) for at, offset, how in ways)
 
     def along(self, x: float, slope: float, words: str) -> None:
-        """Words over a line through the origin, on logarithmic axes."""
+        """The label of a line through the origin, on logarithmic axes."""
         (a, b), (c, d) = self.ax.transData.transform([(x, x * slope), (10 * x, 10 * x * slope)])
         turned: Any = {"rotation": degrees(atan2(d - b, c - a)), "rotation_mode": "anchor", "va": "bottom"}
         places = [x * 10 ** (0.06 + 0.25 * n) for n in range(7)]
         self._first(self._text(words, (p, p * slope), (0, 4), color=MUTED, **turned) for p in places)
 
     def _first(self, texts: Iterable[Any]) -> None:
-        """The first that is over nothing else, else the first of all."""
+        """The first position without an overlap, otherwise the first of all."""
         tried: list[Any] = []
         for text in texts:
             tried.append(text)
@@ -327,7 +327,7 @@ class Labels:
         self._first([self._text(words, at, (4, 4), color=MUTED, ha="left", va="bottom")])
 
     def place(self, label: Label) -> None:
-        """A label where it fits, with a line to its mark if it is far; none where nothing is free."""
+        """A label at a free position, with a line to its mark if it is far; none without a free position."""
         text = self._text(label.words, label.at, (0, 0), color=INK, ha="left", va="top", fontweight="bold")
         more = self._text(label.more, label.at, (0, 0), color=MUTED, ha="left", va="top")
         wide = max(part.get_window_extent().width for part in (text, more)) + 2

@@ -35,7 +35,7 @@ from .frame import (
 
 NUMBERED = 9  # plans after the first with a number in the picture
 PALE = "#B9C0CB"
-BEATEN = 500  # points off the front that are drawn
+BEATEN = 500  # number of points off the front that are drawn
 
 
 class FrontPoints(NamedTuple):

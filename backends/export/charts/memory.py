@@ -16,10 +16,12 @@ from llmir.base.values import Array
 
 from .frame import LIMIT, SMALL, TEXT, annotate, axes, head, lay_out, notes, plain, setting, unit
 
-POINTS = 4096  # decode steps that are estimated one by one; longer outputs are sampled at this many
+POINTS = (
+    4096  # decode steps that are estimated one by one; longer outputs are sampled at this number of steps
+)
 PARTS = (("weights", "#C3CAD6", ""), ("caches", "#9DB8DC", "////"), ("activations", "#F6C9AE", "...."))
 NOTE = "activations at the peak of a step; caches grow evenly during prefill"
-NAMES = 44  # ops that are named below an axis
+NAMES = 44  # number of ops with a name below an axis
 EDGE = "#3D4659"
 GB = 10**9
 

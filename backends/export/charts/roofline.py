@@ -33,7 +33,7 @@ from .frame import (
 WHOLE, LEAST = 3600.0, 70.0  # area of a mark of all the step, and of one that its letter just fits in
 NAMED = 0.04  # share of a step from which an op is labeled
 SHAPES = ("s", "o", "^", "D")
-NEAR = 17.0  # points between marks that are named together
+NEAR = 17.0  # distance in points of marks that share a label
 
 
 class RooflinePoint(NamedTuple):
@@ -48,7 +48,7 @@ class RooflinePoint(NamedTuple):
 
 
 def steps(name: str, data: Workload | Report) -> Mapping[str, Report]:
-    """The steps of a workload by phase, or the one that a report is; InputError for a grid."""
+    """The steps of a workload by phase, or the single step of a report; InputError for a grid."""
     found = data.steps if isinstance(data, Workload) else {data.phase or "step": data}
     if shape := next((step.shape for step in found.values() if step.shape), ()):
         raise InputError(f"{name}: takes a step at one point, not on a grid of {shape}")
@@ -56,7 +56,7 @@ def steps(name: str, data: Workload | Report) -> Mapping[str, Report]:
 
 
 def ops(step: Report) -> tuple[list[RooflinePoint], dict[str, float]]:
-    """The ops of a step that do FLOPs, and the shares of those that do none."""
+    """The ops of a step with FLOPs, and the shares of the ops without FLOPs."""
     merged: dict[tuple[Any, ...], list[float]] = {}
     idle: dict[str, float] = {}
     for row in step.work:
@@ -218,7 +218,7 @@ def _named(
 
 
 def _merge_labels(ax: Any, found: Sequence[RooflinePoint]) -> list[list[RooflinePoint]]:
-    """Group ops that are so close that one label names them, the largest first."""
+    """Group ops that are close enough to share one label, the largest first."""
     groups: list[list[RooflinePoint]] = []
     scale = 72 / ax.figure.dpi
     place = {op: ax.transData.transform((op.intensity, op.flops_per_s)) * scale for op in found}

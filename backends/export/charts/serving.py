@@ -172,7 +172,7 @@ def rate_of(run: Simulation | Replications) -> float:
 
 
 def _figure(run: Simulation | Replications, of: str, stat: str) -> tuple[float, float]:
-    """Seconds, and the half of their interval; NaN where there are none."""
+    """Seconds, and half of their interval; NaN without values."""
     nothing = (float("nan"), 0.0)
     if isinstance(run, Replications):
         known = run.latencies[of][stat] if of in run.latencies else None
@@ -222,7 +222,7 @@ def title(of: str) -> str:
 
 
 def handles() -> list[Any]:
-    """A legend's lines."""
+    """The lines of a legend."""
     known = STYLES.items()
     return [
         line(f"{stat} of requests", linestyle=s, marker=m, color=c, markersize=4) for stat, (s, m, c) in known
@@ -230,7 +230,7 @@ def handles() -> list[Any]:
 
 
 def draw(ax: Any, of: str, runs: Runs, asked: ChartTarget) -> str:
-    """Lines, limits and the region of overload, which words explain if it is in sight."""
+    """Lines, limits and the region of overload, with an explanation if it is visible."""
     found, one = curves(of, runs, asked.servers), _one(runs[0])
     stable = asked.servers * largest(runs)
     for stat, (linestyle, marker, color) in STYLES.items():

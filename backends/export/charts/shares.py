@@ -114,12 +114,14 @@ def times(step: Report, by: str) -> TimeColumn:
 PITCH = 1.42  # from column to column, with a full bar of width 1
 THICK, APART = 0.26, 0.36  # of a bar, and between bars of one row, relative to the height of a row
 TONES = (("#3D4659", ""), ("#D5DAE3", "...."), ("#8B93A5", "////"), ("#FFFFFF", "xxxx"))
-ROOM = 0.085  # of a bar with a letter
+ROOM = 0.085  # of a bar that shows a letter
 LAST = (*OVERHEAD_ROWS.values(), BUBBLE)
 
 
 class ShareTable(NamedTuple):
-    """All that is drawn: columns of amounts, seconds by phase, and the rows that any of them has."""
+    """The content of the chart: columns of amounts, seconds by phase, and the rows with a value in any of
+    them.
+    """
 
     columns: Mapping[str, ShareColumn]
     seconds: Mapping[str, TimeColumn]
@@ -140,7 +142,7 @@ def table(program: Program, of: Mapping[str, Report], by: str) -> ShareTable:
 
 
 def height(program: Program, of: Mapping[str, Report], by: str) -> float:
-    """Inches that a page of these needs."""
+    """Height in inches on a page."""
     return 2.2 + 0.4 * len(table(program, of, by).rows) * max(1.0, len(of) / 2)
 
 
@@ -180,7 +182,7 @@ def distributions(data: Workload | Report, ax: Any = None, by: str = "block") ->
 
 
 def _rows(columns: Mapping[str, ShareColumn], seconds: Mapping[str, TimeColumn]) -> list[str]:
-    """All rows, those that have most of anything first; the engine's and bubbles last."""
+    """All rows, ordered by their largest share; overhead and bubbles are last."""
     most: dict[str, float] = {}
     every = [shares for each in columns.values() for shares in each.shares.values()]
     for shares in (*every, *(time.rows for time in seconds.values())):
@@ -213,7 +215,7 @@ def _bars(
     tone: tuple[str, str],
     label: str,
 ) -> None:
-    """Bars of one column and phase, with their shares; `none` where there is nothing."""
+    """Bars of one column and phase, with their shares; `none` without values."""
     left, (fill, hatch) = number * PITCH, tone
     height = THICK if offset or number else THICK * 1.3
     values = [shares.get(row, 0.0) for row in rows]

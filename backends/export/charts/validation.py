@@ -22,7 +22,7 @@ from .frame import check as check_matplotlib
 Array = np.ndarray[Any, np.dtype[Any]]
 
 OTHERS = "#999999"
-MOST = 400  # rows that can be shown one by one
+MOST = 400  # largest number of rows that are drawn one by one
 LEGEND: dict[str, Any] = {"fontsize": 8, "framealpha": 0.85, "edgecolor": "none"}
 
 

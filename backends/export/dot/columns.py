@@ -66,7 +66,7 @@ _PORT = 9.0  # how far from a tile's edge wires enter and leave it
 
 @dataclass(frozen=True)
 class Wire:
-    """A connection between tiles; `dashed` for residual values that skip others."""
+    """A connection between tiles; `dashed` for residual values that skip tiles."""
 
     tail: str
     head: str
@@ -91,7 +91,7 @@ class Lanes:
 
     @classmethod
     def of(cls, order: Sequence[str], wires: Iterable[Wire]) -> Lanes:
-        """Lanes for tiles in this order, downwards; short connections are inside long ones."""
+        """Lanes for tiles in this order, from top to bottom; short connections are inside long ones."""
         rank = {name: i for i, name in enumerate(order)}
         ways: dict[tuple[str, bool], tuple[int, int]] = {}
         doors: dict[Wire, int] = {}
@@ -120,7 +120,7 @@ class Lanes:
         return MARGIN + PITCH * (max(lanes) + 1) if lanes else 0.0
 
     def corners(self, wire: Wire, spots: Mapping[str, Area], edges: tuple[float, float]) -> list[Point]:
-        """The way of a wire; `edges` are the left and right side of the column."""
+        """The path of a wire; `edges` are the left and right side of the column."""
         tail, head = spots[wire.tail], spots[wire.head]
         if wire not in self.doors:
             return [(tail.middle, tail.bottom), (head.middle, head.top)]
@@ -177,7 +177,9 @@ def new_canvas(title: str) -> Canvas:
 def side_by_side(
     canvas: Canvas, count: int, draw: Callable[[int, float, float], tuple[float, float]]
 ) -> tuple[float, float]:
-    """Draw panels, two a row: `draw` takes a number, left and top and gives right and bottom; the extent."""
+    """Draw panels, two per row, and return their extent: `draw` draws a panel with a number at a left and top
+    position, and returns its right and bottom.
+    """
     widest, top = 0.0, 0.0
     for first in range(0, count, _ABREAST):
         x, bottom = 0.0, top
@@ -191,7 +193,7 @@ def side_by_side(
 def head(
     canvas: Canvas, job: Report | Workload, outlines: Iterable[StepOutline], limit: float, key: str
 ) -> None:
-    """The title block above what is drawn, wrapped to `limit` points: model, device, totals, legend."""
+    """The title block above the picture, wrapped to `limit` points: model, device, totals, legend."""
     times, memory, fits = _facts(job)
     present = {str(b.cost.bound) for o in outlines for b in o.boxes}
     lines = [(12.0, times, INK), (12.0, memory, INK if fits else _WARNING)]
@@ -235,7 +237,7 @@ def band(
     fill: str,
     said: str = "",
 ) -> Tile:
-    """The head of a frame: title left, figure right, lines below; wires pass behind it."""
+    """The head of a frame: title on the left, figure on the right, lines below; wires pass behind it."""
     second = width(figure, size - 2, bold=True) if figure else -8.0
     name, *more = wrapped(title, size, inner - second - 8, inner, bold=True)
     high, words = size + 4, font(name, size, bold=True)
@@ -452,8 +454,8 @@ class OpColumn:
     )  # where a layer is drawn in full
     crossings: dict[tuple[int, int], str] = field(default_factory=dict)
     made: dict[int, Tile] = field(default_factory=dict)  # of ops, by identity of their cost
-    parts: dict[str, str] = field(default_factory=dict)  # names of tiles that stand for several ops
-    back: list[tuple[str, str]] = field(default_factory=list)  # from a layer's last part to its first
+    parts: dict[str, str] = field(default_factory=dict)  # names of tiles that represent several ops
+    back: list[tuple[str, str]] = field(default_factory=list)  # from the last part of a layer to its first
 
     def frame(self, id: str) -> Frame:
         """The whole panel."""
@@ -529,7 +531,7 @@ class OpColumn:
         return found
 
     def _op(self, box: Box) -> Tile:
-        """The tile of an op; equal layers have equal tiles."""
+        """The tile of an op; ops of equal layers share a tile."""
         tile = self.made.get(id(box.cost))
         if tile is None:
             tile = self.made[id(box.cost)] = op_tile(self.outline, box, self.inner, full=self.full)
@@ -640,7 +642,7 @@ class OpColumn:
 
 
 def inside_id(items: Sequence[Tile | Frame]) -> str:
-    """The id of the first of some items."""
+    """The id of the first item."""
     return items[0].id
 
 
@@ -686,7 +688,7 @@ class OverviewColumn(OpColumn):
             yield Wire(tail, ahead, "to the next layer", dashed=True)
 
     def _part(self, name: str, boxes: Sequence[Box], *, whole: bool) -> Tile:
-        """A tile for some ops: their longest, and how much the others take."""
+        """A tile for several ops: the longest op, and the time of the others."""
         longest = sorted(boxes, key=lambda b: -b.total_s)
         first = longest[0]
         title = name or "other" if whole else first.name

@@ -1,4 +1,4 @@
-"""Pictures of a diff: both sides next to each other, what replaced what, and the time saved."""
+"""Pictures of a diff: both sides next to each other, the replaced ops, and the saved time."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def items_of(step: StepDiff) -> list[DiffItem]:
 
 
 def _order(step: StepDiff) -> Any:
-    """The position of a change: of its first op after, or directly behind its predecessor."""
+    """The position of a change: that of its first op after, or directly behind its predecessor."""
     orders: list[dict[str, int]] = []
     for report in (step.before, step.after):
         names = (
@@ -204,7 +204,7 @@ class _Panel:
         return y + _GAP
 
     def _as_is(self, changes: Iterable[Change]) -> Tile:
-        """Ops that are as before, in one tile over both columns."""
+        """Unchanged ops, in one tile over both columns."""
         parts = [p for c in changes for p in c.after]
         time = units.time(sum(map(self._time, parts)))
         inner = _ACROSS - 2 * INSET
@@ -249,7 +249,7 @@ class _Panel:
         spots: Sequence[Sequence[Area]],
         y: float,
     ) -> None:
-        """A brace on either side, an arrow between, and on it what is saved."""
+        """A brace on either side, and an arrow between them with the saving."""
         x0, x1 = spots[0][0].right + 10, spots[1][0].left - 10
         for tiles, places, x in ((old, spots[0], x0), (new, spots[1], x1)):
             if len(tiles) > 1:

@@ -39,7 +39,7 @@ class BoundColors:
     style: str = "rounded,filled"
 
     def tinted(self, other: BoundColors) -> BoundColors:
-        """With the border of another."""
+        """With another border."""
         return BoundColors(self.fill, other.line, other.ink, self.style)
 
 
@@ -93,7 +93,7 @@ def escape_xml(text: str) -> str:
 
 def font(text: str, size: float, color: str = INK, *, bold: bool = False) -> str:
     """A run of text."""
-    text = escape_xml(text) or "&#160;"  # dot takes no empty run
+    text = escape_xml(text) or "&#160;"  # dot does not support an empty run
     inner = f"<B>{text}</B>" if bold else text
     return f'<FONT POINT-SIZE="{size:g}" COLOR="{color}">{inner}</FONT>'
 
@@ -105,7 +105,7 @@ def quoted(text: str) -> str:
 
 
 def _shown(line: str) -> str:
-    """A line without what cannot be shown."""
+    """A line without characters that cannot be shown."""
     if line.isprintable():
         return line
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
@@ -192,11 +192,11 @@ class Tile:
     high: float
     paint: BoundColors
     tip: str = ""
-    inset: float = 0.0  # between its right edge and the end of text that is aligned there
+    inset: float = 0.0  # distance between the right edge and the end of right-aligned text
 
     @property
     def content(self) -> str:
-        """Its rows as a label."""
+        """The label from its rows."""
         return label(table(self.rows)) if self.rows else ""
 
 
@@ -213,7 +213,7 @@ class Frame:
 
     @property
     def tiles(self) -> Iterator[Tile]:
-        """All tiles in it but heads, downwards."""
+        """All tiles in it except heads, from top to bottom."""
         for item in self.items:
             yield from (item,) if isinstance(item, Tile) else item.tiles
 
@@ -235,7 +235,7 @@ class Area:
 
 @dataclass(eq=False)
 class Canvas:
-    """A `graphviz.Digraph` in the making, and where its tiles are."""
+    """A `graphviz.Digraph` under construction, and the positions of its tiles."""
 
     graph: Any
     spots: dict[str, Area] = field(default_factory=dict)
@@ -260,7 +260,7 @@ class Canvas:
         return at
 
     def frame(self, into: Any, at: Area, style: Mapping[str, str], tip: str = "") -> None:
-        """Make a subgraph a frame at a position."""
+        """Turn a subgraph into a frame at a position."""
         bb = f"{at.left:.1f},{at.bottom:.1f},{at.right:.1f},{at.top:.1f}"
         into.attr(bb=bb, label="", tooltip=_tooltip(tip), **style)
 
@@ -288,7 +288,9 @@ _BARE = BoundColors("transparent", "transparent", "", "filled")
 def stack(
     canvas: Canvas, frame: Frame, middle: float, half: tuple[float, float], top: float, gap: float
 ) -> Area:
-    """Draw a frame and all in it, downwards; `half` is how far content reaches to either side."""
+    """Draw a frame and its contents, from top to bottom; `half` is the distance of the content from the
+    center on each side.
+    """
     with canvas.graph.subgraph(name=f"cluster_{frame.id}") as into:
         return _stack(canvas, into, frame, middle, half, top, gap)
 
@@ -336,7 +338,7 @@ def spline(corners: Sequence[Point], tip: float = 5.0, *, bare: bool = False) ->
 
 
 def _toward(a: Point, b: Point, by: float) -> Point:
-    """A point so far from `a` on the way to `b`, or half the way if that is short."""
+    """A point at this distance from `a` on the way to `b`, or halfway if the way is short."""
     long = max(abs(b[0] - a[0]), abs(b[1] - a[1]), 1e-9)
     return _between(a, b, min(by / long, 0.5))
 
@@ -430,7 +432,9 @@ def shape_words(outline: StepOutline, type: Tensor) -> str:
 
 
 def inner_width(outline: StepOutline, *, full: bool = False) -> float:
-    """Points that the text of the widest box takes, within reason; with words on edges, all that there is."""
+    """Width of the text of the widest box in points, within limits; all available points if edges have
+    labels.
+    """
     needed = [_WIDEST if full else _NARROWEST]
     for box in outline.boxes:
         time, percent = units.time(float(box.cost.time_s)), units.percent(outline.share(box.total_s))
@@ -447,7 +451,7 @@ def kind(box: Box) -> str:
 
 
 def details(box: Box) -> list[str]:
-    """FLOPs · bytes · intensity, without what is zero; then the op's note."""
+    """FLOPs · bytes · intensity, without zeros; then the note of the op."""
     cost = box.cost
     if box.op is None:
         return box.note.split(" · ") if box.note else []
@@ -460,7 +464,7 @@ def details(box: Box) -> list[str]:
 
 
 def _storage_lines(outline: StepOutline, box: Box, inner: float) -> list[str]:
-    """A line for each weight and cache, two where it is long."""
+    """A line for each weight and cache; two lines for a long one."""
     found = []
     for held in box.held:
         named, shape = f"{held.role} {held.name.removesuffix('.weight')}", shape_words(outline, held.type)

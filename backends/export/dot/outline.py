@@ -25,12 +25,12 @@ from llmir.ir.core.op import Loop, Op
 from llmir.ir.core.program import Program
 from llmir.ir.core.tensor import Tensor
 
-# Graphs where they run
+# Graphs at their places of execution
 
 
 @dataclass(eq=False)
 class Scope:
-    """A graph where it runs: `path` numbers iterations that are written out, `key` is as in the report."""
+    """A graph at its place of execution: `path` numbers unrolled iterations, `key` is as in the report."""
 
     program: Program
     graph: Graph
@@ -140,7 +140,7 @@ class Box:
 
     @property
     def likeness(self) -> tuple[object, ...]:
-        """Equal for ops that do the same at the same cost in another layer."""
+        """Equal for ops of different layers with the same work and cost."""
         return (self.name, self.op, self.results, self.cost.time_s, self.bytes, self.cost.repeat)
 
 
@@ -164,7 +164,7 @@ class LayerSection:
 
     @property
     def id(self) -> str:
-        """The name, unique among sections: that of its first op."""
+        """The name, unique among sections: the name of its first op."""
         return self.boxes[0].id
 
     @property
@@ -174,7 +174,9 @@ class LayerSection:
 
     @property
     def period(self) -> tuple[str, int] | None:
-        """The body of several layers that it is one of, and how often that runs; None of a layer alone."""
+        """The body of several layers that contains this one, and its number of runs; None for a
+        single layer.
+        """
         nested = len(self.nest) > 1 and self.places == 1
         return (self.prefix.rpartition(".")[0], prod(self.nest[:-1])) if nested else None
 
@@ -186,7 +188,7 @@ class LayerSection:
 
     @property
     def title(self) -> str:
-        """The name, with `layer` added if the name lacks it."""
+        """The name, with `layer` added if the name does not contain it."""
         words = self.prefix.split(".")
         if len(self.folded) > 1 and words[-1].isdigit():
             words.pop()
@@ -201,7 +203,7 @@ class LayerSection:
 
     @property
     def likeness(self) -> tuple[object, ...]:
-        """Equal for layers that do the same at the same cost, wherever they are and however often."""
+        """Equal for layers with the same work and cost, in any place and with any number of runs."""
         ops = ((b.name, type(b.op), b.results, b.cost.time_s, b.bytes) for b in self.boxes)
         return (self.prefix, *ops)
 
@@ -218,7 +220,7 @@ class LayerSection:
 
 
 def unique_bodies(sections: Sequence[LayerSection]) -> Iterator[LayerSection]:
-    """Each body once, if some are in several places of a pattern; unchanged otherwise."""
+    """Each body once, if some have several places of a pattern; unchanged otherwise."""
     found: dict[object, list[LayerSection]] = {}
     for section in sections:
         ops = (b.likeness[:-1] for b in section.boxes)  # but how often the step runs each
@@ -237,7 +239,7 @@ def unique_bodies(sections: Sequence[LayerSection]) -> Iterator[LayerSection]:
 
 
 def group_norms(boxes: Iterable[Box]) -> tuple[Box, ...]:
-    """The boxes with each norm put to the part of the layer that it prepares."""
+    """The boxes; each norm belongs to the part of the layer that it prepares."""
     found: list[Box] = []
     following = ""
     for box in reversed(list(boxes)):
@@ -310,7 +312,7 @@ class Inlet:
 class DataEdge:
     """Dataflow from one box or inlet to another: `values` by name, each with its type.
 
-    `like` means that the head's result has the type of one of them.
+    `like` means that the result of the head has the type of one of them.
     """
 
     tail: str
@@ -337,7 +339,7 @@ class StageOutline:
 
 @dataclass(frozen=True, eq=False)
 class StepOutline:
-    """All that is drawn of one step."""
+    """The content of a picture of one step."""
 
     report: Report
     stages: tuple[StageOutline, ...]
@@ -361,7 +363,7 @@ class StepOutline:
 
     @cached_property
     def longest_s(self) -> float:
-        """The most seconds that an op takes, all its runs together."""
+        """The longest time of an op in seconds, with all its runs."""
         return max((b.total_s for b in self.boxes if b.op), default=0.0)
 
     def share(self, seconds: float) -> float:
@@ -427,7 +429,7 @@ def outline(report: Report, ids: str, *, unrolled: bool = False) -> StepOutline:
 
 
 def _layers(program: Program, numbers: tuple[int, ...]) -> str:
-    """The layers of some stages: `layers 20–59`; nothing where there are none."""
+    """The layers of some stages: `layers 20–59`; empty without layers."""
     graphs = [program[program.entries[number]] for number in numbers]
     starts = [layer for g in graphs for of in program.iterations(g, Layers()).values() for layer in of]
     if not starts:
@@ -493,7 +495,7 @@ def _section(path: str, boxes: tuple[Box, ...], program: Program) -> LayerSectio
 def _nest(program: Program, path: str) -> tuple[tuple[int, ...], str]:
     """How often each repeat on a path runs, and the body of the last.
 
-    Nothing for a path that numbers iterations or names a stage.
+    Empty for a path that numbers iterations or names a stage.
     """
     graph, times = program[program.entries[0]], []
     for name in path.split("."):

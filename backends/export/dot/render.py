@@ -87,7 +87,7 @@ def _canvas(job: Job, level: str | None, phase: str) -> Canvas:
 
 
 def _default_level(panels: Sequence[StepOutline]) -> str:
-    """Each op of a layer, unless there are too many to be readable."""
+    """Each op of a layer, unless the picture would not be readable."""
     counts = (len(section.boxes) for of in panels for section in of.sections if section.prefix)
     return "overview" if max(counts, default=0) > MOST_OPS else "layer"
 
@@ -163,10 +163,12 @@ _MARK = re.compile(
 def anchored(svg: bytes, tiles: Mapping[str, Tile]) -> bytes:
     """An SVG with right-aligned and centered text independent of the font.
 
-    Graphviz writes the start of each text for its own font, which may differ from the reader's.
+    Graphviz computes the start of each text for its own font, which may differ from the reader's font.
     """
     tile: Tile | None = None
-    edges: tuple[float, float] | None = None  # of the node's outline, the first element drawn in it
+    edges: tuple[float, float] | None = (
+        None  # position of the outline of a node, the first element of the node
+    )
     following: Iterator[str] = iter(())
 
     def mark(found: re.Match[str]) -> str:

@@ -1,8 +1,8 @@
 """Bundle a page as one file, with its data, scripts and a content policy of hashes.
 
-`page` makes the page of some configurations of one model, `result_page` that of a result, `server_page` the
-page of the page server. `answer` returns another configuration for an open page as data: functions are sent
-as lists, not as code.
+`page` builds the page of some configurations of one model, `result_page` the page of a result, and
+`server_page` the page of the page server. `answer` returns another configuration for an open page as data:
+functions are sent as lists, not as code.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def result_page(told: Mapping[str, Any], max_size: int, fewer: str) -> str:
 
 
 def server_page(setup: Setup, asked: str, start: Mapping[str, int], version: str) -> tuple[str, str]:
-    """The page of a model requested by name, which asks its own server for others; and its policy.
+    """The page of a model requested by name, which requests others from its own server; and its policy.
 
     It runs only its own code: configurations arrive as data.
     """
@@ -164,5 +164,7 @@ def _read_asset(name: str) -> str:
 
 @lru_cache(maxsize=3)
 def _script(entry: str) -> str:
-    """A module and those that it needs as one script, as files take no imports, after d3's part."""
+    """A module and the modules that it needs as one script, because files support no imports, after the part
+    of d3.
+    """
     return re.sub(r"/\*!.*?\*/\n", "", _read_asset(_BUNDLED), flags=re.DOTALL) + _read_asset(f"{entry}.js")

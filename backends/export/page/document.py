@@ -125,7 +125,7 @@ pre { overflow-x: auto }
 
 
 def write_page(thing: object, format: str, **options: Any) -> str | bytes:
-    """`thing` in a format, HTML as a whole page."""
+    """A result in a format; HTML is a whole page."""
     made = export(thing, format, **options)
     return page(made) if format == "html" and isinstance(made, str) else made
 

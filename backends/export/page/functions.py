@@ -27,7 +27,7 @@ AFTER = "return {{ {} }};\n}};\n"
 
 
 class FunctionUses:
-    """Functions, and the external numbers that they use; `told` are the names of these, in order."""
+    """Functions, and the external numbers that they use; `told` are the names of these numbers, in order."""
 
     def __init__(self) -> None:
         self.told: dict[str, str] = {}
@@ -98,7 +98,7 @@ class Functions(FunctionUses):
 
     @property
     def source(self) -> str:
-        """All functions, inside one that returns the added ones."""
+        """All functions, in a function that returns the added ones."""
         functions = [f"function {name}({source}" for source, name in self._names.items()]
         made = "".join(f"const {name} = {said};\n" for said, name in self._made.items())
         before = BEFORE.format(", ".join(self.told.values()), made)
@@ -109,11 +109,11 @@ class Functions(FunctionUses):
 
 
 class Listing(FunctionUses):
-    """The added functions, by name; equal ones share one list.
+    """The added functions, by name; equal functions share one list.
 
     A list contains the number of inputs, constants, operations, and the positions of outputs. Values are
     numbered: inputs, constants, and then the result of each operation. Operations are flat: the number of a
-    function and then those of its operands. The number selects an operation, or, as -1 - number, an earlier
+    function and the numbers of its operands. The number selects an operation, or, as -1 - number, an earlier
     list with one output. A constant in brackets is the number of an external value: an external number by
     position, a constant, or a function of earlier ones.
     """
@@ -176,7 +176,7 @@ class Listing(FunctionUses):
 
     @property
     def all(self) -> dict[str, Any]:
-        """The words, values of the outside, and the lists, for JSON."""
+        """The words, the external values, and the lists, for JSON."""
         lists = [json.loads(text) for text in self._lists]
         return {"words": list(self._words), "outside": self._outside, "lists": lists}
 

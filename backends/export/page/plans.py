@@ -1,6 +1,6 @@
 """The page of plans: the front, the table, reasons of rejection, and latencies of the first plan.
 
-`by_rate` makes charts of latency percentiles against the request rate; `plans` makes the document.
+`by_rate` draws latency percentiles over the request rate; `plans` builds the document.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def by_rate(
 ) -> Document:
     """Percentiles of a latency over the rates of some runs, scaled to `servers` servers, with the limit.
 
-    `asked` is a marked rate, and `said` a text below with the meaning of overload.
+    `asked` is a marked rate, and `said` a text below that explains overload.
     """
     found, stable = curves(of, runs, servers), servers * largest(runs)
     series: list[Document] = []

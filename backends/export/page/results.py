@@ -97,7 +97,7 @@ def timeline(job: Report | Workload, *, phase: str = "both", max_size: int | Non
 
 @exporter("page", ".html", of=Sweep)
 def sweep(found: Sweep, *, max_size: int | None = None) -> str:
-    """Any column against any other as a chart, and the table of all rows."""
+    """A chart of any column against any other, and the table of all rows."""
     from .sweeps import sweep
 
     return _written(sweep(found), max_size, "leave some values out of the axes")

@@ -17,7 +17,7 @@ from .document import Document, axis, column, document, figure, marks, point, sh
 from .plans import by_rate
 
 _SHOWN = ("ttft", "tpot")
-_SHARES = np.linspace(0, 1, 201)  # shares of requests, at which a line shows their latency
+_SHARES = np.linspace(0, 1, 201)  # shares of requests whose latency is drawn
 _ABBREVIATED = ("ttft", "tpot", "itl", "e2e")
 _KINDS = {"goodput_share": "percent"}
 
@@ -142,7 +142,7 @@ def _limited(limit: float | None) -> str:
 
 
 def _within(run: Simulation, of: str, limit: float | None) -> Document:
-    """Which share of requests had a latency within how long."""
+    """The share of requests with a latency up to each value."""
     seconds, spread = getattr(run, f"{of}_s")[run.warm_up :], run.latencies[of]
     times = np.quantile(seconds[np.isfinite(seconds)], _SHARES).tolist()
     named = []

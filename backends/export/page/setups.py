@@ -2,7 +2,7 @@
 
 Order of the file: the layout of a phase's graph, with blocks that fold (`GraphLayouts`); descriptions of ops:
 equation, symbolic cost, and source of the kernel (`describe_rows`); and `Setup`, `SetupTables` and
-`document`, which make the data of the page.
+`document`, which build the data of the page.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .functions import Functions, FunctionUses, Listing
 
 
 class GraphLayouts:
-    """Those that were added; programs of the same ops have one, as its layout depends on no number."""
+    """The added layouts; programs with equal ops share one, because its layout does not depend on numbers."""
 
     def __init__(self) -> None:
         self._known: dict[Any, int] = {}
@@ -61,7 +61,9 @@ class GraphLayouts:
 
 
 def _drawn_sections(of: StepOutline, rows: dict[str, int]) -> dict[str, Any]:
-    """Sections with their ops, each by the rows that it stands for, and links between boxes by place."""
+    """Sections with their ops, each given by the rows that it represents, and links between boxes by
+    position.
+    """
     several = len(of.report.stages) > 1
     stages = {
         section.id: f", {stage_name(stage)}" for stage in of.stages if several for section in stage.sections
@@ -102,7 +104,7 @@ def layer_boxes(flow: nx.DiGraph) -> list[list[int]]:
 
 
 def _across(flow: nx.DiGraph) -> dict[int, float]:
-    """How far right `dot` puts each box; nothing without it."""
+    """The horizontal positions of the boxes by `dot`; empty without it."""
     lines = [*(f"n{node};" for node in flow.nodes), *(f"n{tail} -> n{head};" for tail, head in flow.edges)]
     try:
         command, text = ["dot", "-Tjson"], f"digraph {{ ordering=out; {' '.join(lines)} }}"
@@ -215,8 +217,8 @@ _SHORT = {"micro_batches": "micro-batches", "redundant_experts": "redundant expe
 class Setup:
     """A program on a device, by the values of its axes; an impossible one only has the reason `why`.
 
-    `passes` are those that built it, as in `run`; None if unknown. `memory_utilization` is the usable share
-    of memory; None for the engine's default.
+    `passes` are the passes that built it, as in `run`; None if unknown. `memory_utilization` is the usable
+    share of memory; None for the engine's default.
     """
 
     values: Mapping[str, Any]
@@ -253,7 +255,7 @@ class SetupTables:
         self.tables: list[Any] = []
 
     def setup(self, setup: Setup) -> dict[str, Any]:
-        """One of them: its functions by name, tables by number, and facts."""
+        """One phase: its functions by name, tables by number, and facts."""
         assert setup.program is not None
         assert setup.model is not None
         share = setup.memory_utilization
@@ -317,7 +319,7 @@ class SetupTables:
 
 
 def _roofs(code: PortableRequests) -> dict[str, Any]:
-    """The device's rates: of memory, and of products in the used dtypes."""
+    """The rates of the device: of memory, and of products in the used dtypes."""
     device = code.model.device
     peaks: dict[str, tuple[float, str]] = {}
     for phase in code.phases.values():

@@ -35,7 +35,7 @@ _RATES = {
 }
 _FRONT = "tokens_per_s_user", "tokens_per_s_device"
 _ENDS = {"_bytes": "bytes", "flops": "flops", "_per_mtok": "usd", "_per_token": "digits", "_s": "time"}
-REASONS = 5  # for which rows are refused
+REASONS = 5  # number of reasons for rejected rows
 
 
 def sweep(found: Sweep) -> Mapping[str, Any]:

@@ -92,7 +92,7 @@ def _strip(title: str, step: Report, slices: tuple[TimeSlice, ...], number: int)
 
 
 class _FirstSeenNumbers:
-    """Things by the number of their first appearance."""
+    """Values by the number of their first occurrence."""
 
     def __init__(self) -> None:
         self.known: dict[Any, int] = {}

@@ -1,12 +1,12 @@
 """Calibration cases: measured rows of one device and engine, and the kernel families that they fit.
 
-Order of the file: the kernel calls of rows with numbers put in (`RowTimes`); the same as compiled code
-whose inputs are kernel parameters (`CompiledRowTimes`), which a fit calls hundreds of times; and
-`CalibrationCase`.
+Order of the file: `RowTimes` contains the kernel calls of rows in numbers. `CompiledRowTimes` compiles them
+into code with kernel parameters as inputs, which a fit calls hundreds of times. `CalibrationCase` is a fit.
 
-The compiled code records a kernel once, on symbols of its parameters and of what differs between rows.
-Values of shapes alone are computed once, values of parameters alone once for all rows, the rest in blocks
-that stay in the CPU's cache. The arithmetic and its order are the kernel's own.
+The compiled code records a kernel once, on symbols for its parameters and for the values that differ between
+rows. Values that depend on shapes alone are computed once, and values that depend on parameters alone once
+for all rows. The rest is computed in blocks that fit in the CPU's cache. The arithmetic and its order are
+those of the kernel.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from .fit import fit_kernels
 
 @dataclass(frozen=True, eq=False)
 class RowTimeTerm:
-    """One call of many rows: the family that prices it, its shape, the roofline, and the rows."""
+    """One call of many rows: the family that estimates it, its shape, the roofline, and the row numbers."""
 
     family: str
     call: Call
@@ -60,11 +60,11 @@ class RowTimeTerm:
     rows: Array
 
     def seconds(self, kernel: Kernel, device: Device) -> Array:
-        """As a report has them."""
+        """Seconds of each row, at least the roofline."""
         return np.maximum(self.call.of(kernel, device, self.call.shape, ARRAYS), self.least)
 
     def take(self, place: Array) -> RowTimeTerm:
-        """Of some rows: `place` has the new number of each, below 0 for those that are left out."""
+        """Select rows: `place` contains the new number of each row, below 0 for rows that are removed."""
         at = place[self.rows] >= 0
         call = replace(self.call, shape=self.call.shape.take(at))
         return RowTimeTerm(self.family, call, self.least[at], place[self.rows[at]])
@@ -75,7 +75,7 @@ Timed = Callable[[RowTimeTerm, Kernel, Device], Array]
 
 @dataclass(frozen=True, eq=False)
 class RowTimes:
-    """What `count` rows take on a device, by kernels of each family, and `known` seconds beside them."""
+    """The kernel calls of `count` rows on a device, and `known` seconds in addition."""
 
     device: Device
     terms: tuple[RowTimeTerm, ...]
@@ -83,9 +83,9 @@ class RowTimes:
     known: Array | float = 0.0
 
     def seconds(self, kernels: Mapping[str, Kernel], of: Timed = RowTimeTerm.seconds) -> Array:
-        """The calls of each row, added up; of a family without a kernel the roofline.
+        """Seconds of each row: the sum of its calls. A family without a kernel takes the roofline.
 
-        `of` says what a term takes.
+        `of` estimates a term.
         """
         total = np.zeros(self.count) + self.known
         for term in self.terms:
@@ -95,7 +95,7 @@ class RowTimes:
         return total
 
     def take(self, some: Array) -> RowTimes:
-        """Of some rows."""
+        """Select rows."""
         place = np.full(self.count, -1)
         place[some] = np.arange(len(some))
         kept = (t.take(place) for t in self.terms)
@@ -103,14 +103,14 @@ class RowTimes:
         return RowTimes(self.device, tuple(t for t in kept if len(t.rows)), len(some), known)
 
     def holding(self, kernels: Mapping[str, Kernel], families: Sequence[str]) -> RowTimes:
-        """With the calls of all but these families by kernels that no longer change."""
+        """Fix the kernels of all families except the given ones."""
         rest = tuple(term for term in self.terms if term.family not in families)
         terms = tuple(term for term in self.terms if term.family in families)
         return replace(self, terms=terms, known=replace(self, terms=rest).seconds(kernels))
 
 
 def row_times(points: Sequence[TablePoints], device: Device) -> RowTimes:
-    """The calls of all rows of these points, one after another; those alike as one."""
+    """The calls of all rows of these points, in order. Calls with equal shapes of text are merged."""
     made: dict[Any, list[RowTimeTerm]] = {}
     count = 0
     for group in points:
@@ -134,21 +134,22 @@ def _joined(terms: Sequence[RowTimeTerm]) -> RowTimeTerm:
 
 
 def row_families(points: TablePoints, device: Device) -> tuple[str, ...]:
-    """The families that price the rows, in the order of the ops."""
+    """The families that estimate the rows, in the order of the ops."""
     return tuple(dict.fromkeys(device_family(call.families[0], device) for _, call in _calls(points, device)))
 
 
 def _calls(points: TablePoints, device: Device) -> Iterator[tuple[Row | None, Call]]:
-    """Each timed op with its call, in numbers: of the first kernel that takes all shapes, or a stand-in.
+    """Each timed op with its call in numbers, by the first kernel that supports all shapes.
 
-    What crosses nodes makes one inside, which has no row, and then that of the network, in a ring.
+    A collective across nodes makes a call within each node, which has no row, and a call of the network (a
+    ring).
     """
     for row in rows(points.program):
         if row.name in points.untimed:
             continue
         calls = kernel_calls(row) or (sent_between_two(row),)
         bound = (replace(call, shape=call.at(points.at)) for call in calls)
-        call = next(c for c in bound if np.all(KERNELS[c.families[0]].takes(c.shape)))
+        call = next(c for c in bound if np.all(KERNELS[c.families[0]].supports(c.shape)))
         if over := internode_calls(row, device):
             yield None, collective_within(call, one_node(device, row.work.ranks)[1])
             call = replace(over[0], shape=over[0].at(points.at))
@@ -157,24 +158,24 @@ def _calls(points: TablePoints, device: Device) -> Iterator[tuple[Row | None, Ca
 
 # Times of rows as compiled code
 
-BLOCK = 1 << 13  # rows: a fit's code holds some twenty buffers at once, of 64 KiB each
-MANY = 1 << 12  # rows from which code is quicker than the kernel
+BLOCK = 1 << 13  # rows: the code of a fit uses about twenty buffers at once, with 64 KiB each
+MANY = 1 << 12  # number of rows from which compiled code is faster
 Run = Callable[..., Array]
 
 
 class CompiledRowTimes:
-    """Seconds of the rows of a clock, by any kernels of the families that are fitted."""
+    """Compiled `RowTimes.seconds` as a function of the fitted kernels."""
 
     def __init__(self, clock: RowTimes) -> None:
         self.clock = clock
         self._known: dict[tuple[Any, ...], Run] = {}  # by term, family and choices of the kernel
 
     def __call__(self, kernels: Mapping[str, Kernel]) -> Array:
-        """What `Clock.seconds` says."""
+        """Equal to `RowTimes.seconds`."""
         return self.clock.seconds(kernels, self.term)
 
     def term(self, term: RowTimeTerm, kernel: Kernel, device: Device) -> Array:
-        """What `Term.seconds` says."""
+        """Equal to `RowTimeTerm.seconds`."""
         if len(term.rows) < MANY:
             return term.seconds(kernel, device)
         chosen = {p.name: getattr(kernel, p.name) for p in parameters(type(kernel)) if p.choices}
@@ -182,13 +183,13 @@ class CompiledRowTimes:
         if key not in self._known:
             try:
                 self._known[key] = compile_term(term, type(kernel), chosen, device)
-            except TypeError:  # ranks choose the link that they are joined by
+            except TypeError:  # the link depends on the number of ranks, which cannot be recorded
                 self._known[key] = partial(term.seconds, device=device)
         return self._known[key](kernel)
 
 
 def compile_term(term: RowTimeTerm, kind: type[Kernel], chosen: Mapping[str, float], device: Device) -> Run:
-    """Seconds of a term as a function of a kernel of that class whose choices are these."""
+    """Compile a term into a function of a kernel of one class with fixed choices."""
     tape, columns = Tape(SCALARS), {"least": term.least}
     names = [p.name for p in parameters(kind) if p.name not in chosen]
     inputs = {name: f"p{i}" for i, name in enumerate(names)}
@@ -213,7 +214,10 @@ def compile_term(term: RowTimeTerm, kind: type[Kernel], chosen: Mapping[str, flo
 
 
 def _symbols(tape: Tape, shape: Any, columns: dict[str, Array], prefix: str = "x") -> Any:
-    """The shape with a symbol for each column, which goes to `columns`; a number where all rows agree."""
+    """The shape with a symbol for each column, which is added to `columns`.
+
+    A column of equal values stays a number.
+    """
     found: dict[str, Any] = {}
     for name, value in vars(shape).items():
         if isinstance(value, Shape):
@@ -233,10 +237,11 @@ def _symbols(tape: Tape, shape: Any, columns: dict[str, Array], prefix: str = "x
 
 @dataclass(frozen=True, eq=False)
 class CalibrationCase:
-    """Rows of one device and engine that kernels of `families` price, beside others that the clock holds.
+    """Rows of one device and engine that fit the kernels of `families`; other kernels in `clock` are fixed.
 
-    Of an engine's several kernels for one thing, that with most rows is `main` and bears the engine's name
-    alone. `hot` rows are set apart by rule: faster than the roofline, so that operands lay in the L2.
+    If an engine has several kernels for one purpose, the one with the most rows is `main` and has the name of
+    the engine alone. `hot` rows are excluded: they are faster than the roofline, so their operands were in
+    the L2.
     """
 
     device: Device
@@ -252,27 +257,27 @@ class CalibrationCase:
 
     @property
     def name(self) -> str:
-        """The families, as one word."""
+        """The families as one string."""
         return " + ".join(self.families)
 
     @property
     def parameters(self) -> int:
-        """How many are fitted."""
+        """Number of fitted parameters."""
         return sum(len(parameters(KERNELS[f])) for f in self.families)
 
     def predicted(self, kernels: Mapping[str, Kernel]) -> Array:
-        """Seconds of all rows by these kernels."""
+        """Seconds of all rows with these kernels."""
         return self.clock.seconds(kernels)
 
     def take(self, some: Array) -> CalibrationCase:
-        """Some of the rows."""
+        """Select rows."""
         groups = [self.groups[i] for i in some]
         clock, ideal = self.clock.take(some), self.ideal[some]
         return replace(self, seconds=self.seconds[some], groups=groups, clock=clock, ideal=ideal)
 
     @cached_property
     def kernels(self) -> Mapping[str, Kernel]:
-        """Those nearest to the rows."""
+        """The kernels fitted to all rows."""
         kinds = {family: KERNELS[family] for family in self.families}
         of = max(kinds.values(), key=lambda kind: (kind.starts, kind.loss))
         prior = min(kind.prior for kind in kinds.values())
@@ -281,19 +286,19 @@ class CalibrationCase:
 
     @cached_property
     def folds(self) -> tuple[tuple[Array, Mapping[str, Kernel]], ...]:
-        """The rows of some groups and kernels that saw none of these, for all groups in turn."""
+        """For each fold, its rows and the kernels that were fitted without them."""
         return tuple((judged, self.take(seen).kernels) for seen, judged in group_folds(self.groups))
 
     @cached_property
     def errors(self) -> ErrorStatistics:
-        """Errors of each row by a fit that saw none of its group."""
+        """Errors of each row by a fit without its group."""
         found = np.empty(len(self.seconds))
         for judged, kernels in self.folds:
             found[judged] = self.take(judged).predicted(kernels)
         return error_statistics(found, self.seconds)
 
     def spread(self, family: str) -> dict[str, tuple[float, float, float]]:
-        """Each parameter of a family: as fitted to all rows, and the least and most that a fold found."""
+        """Each parameter of a family: the fitted value, and the smallest and largest value of the folds."""
         values = [vars(kernels[family]) for _, kernels in self.folds]
         every = {name: [float(one[name]) for one in values] for name in values[0]}
         own = vars(self.kernels[family])
@@ -306,7 +311,7 @@ class CalibrationCase:
 
     @property
     def row(self) -> dict[str, Any]:
-        """What it is of, and its errors, as shares of one."""
+        """The case and its errors as a flat row; errors are shares."""
         return {
             "device": self.device.name,
             "engine": self.engine,
@@ -320,7 +325,7 @@ class CalibrationCase:
 
     @property
     def fitted(self) -> dict[str, KernelParameters]:
-        """What a calibration says of each family; one fitted with others has their error."""
+        """The parameters of each family for a calibration file. Families fitted together have one error."""
         rows, error = len(self.seconds), self.errors.mape
         values = {family: {n: float(v) for n, v in vars(k).items()} for family, k in self.kernels.items()}
         return {family: KernelParameters(value, self.origin, rows, error) for family, value in values.items()}
@@ -334,14 +339,20 @@ def calibration_cases(
     known: Callable[[Device], Device] = lambda device: device,
     tell: Callable[[str], None] = lambda problem: None,
 ) -> list[CalibrationCase]:
-    """The cases of a table; `tell` hears of rows that are refused, or of no device, or of one group.
+    """The cases of a table.
 
-    `known` gives a device with the calibration that families of other tables are held at.
+    Args:
+        file: The name of the table in messages.
+        format: The format of the table.
+        rows: The rows.
+        machines: Finds devices by name.
+        known: Returns a device with the calibration that fixes the families of other tables.
+        tell: Called with rejected rows, unknown devices and tables with a single group.
     """
     found: list[CalibrationCase] = []
     alike: dict[
         tuple[str, str, tuple[str, ...]], list[CalibrationCase]
-    ] = {}  # an engine's kernels for one thing
+    ] = {}  # several kernels of an engine for one purpose
     by = ("gpu", "framework", "variant", *(["kernel"] if format.variants else []))
     unfit = rows.alike("unfit")
     reasons = {why: rows["line"][at].astype(int).tolist() for (why,), at in unfit.items() if why}
@@ -378,7 +389,7 @@ def calibration_cases(
 def _alike(
     format: KernelTable, rows: Table, device: Device, reasons: dict[str, list[int]]
 ) -> dict[tuple[str, ...], list[TablePoints]]:
-    """Points by the families that a fit to this table is of."""
+    """Points by the families that a fit to this table includes."""
     found: dict[tuple[str, ...], list[TablePoints]] = {}
     for points in format.points(rows, device):
         if not isinstance(points, TablePoints):
@@ -402,7 +413,7 @@ def _case(
     points: Sequence[TablePoints],
     known: Device,
 ) -> CalibrationCase:
-    """Those of the points that a fit may see."""
+    """The case of the points, without rows that a fit must not use."""
     at = np.concatenate([p.rows for p in points])
     measured = rows["latency_us"] * 1e-6
     hot = np.concatenate([lower_bound(p, device).seconds > measured[p.rows] for p in points])
@@ -413,7 +424,7 @@ def _case(
     used = rows.take(at[kept])
     sources = ", ".join(sorted({s for s in used["source"] if s}))
     origin = f"{framework}, measured by {sources}" if sources else framework
-    groups = format.left_out_together(used)
+    groups = format.held_out_groups(used)
     seconds, made = measured[at[kept]], made.take(kept)
     ideal, made = made.seconds({}), made.holding(held, families)
     return CalibrationCase(

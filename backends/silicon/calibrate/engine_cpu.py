@@ -1,8 +1,8 @@
 """Fit engine CPU time to measured runs of whole models, one fit per engine and range of versions.
 
-Order of the file: the fit to runs, with a prior from the engine's main range and from what servers have in
-common (`fit_engine_cpu`); the fits of all engines with their errors (`EngineCpuFit`); and the rows of
-tables estimated by fits that were made without them (`held_out_rows`).
+Order of the file: `fit_engine_cpu` fits runs, with a prior from the engine's main range and from the common
+values of servers. `EngineCpuFit` is the fit of an engine with its errors. `held_out_rows` estimates rows of
+tables by fits without them.
 """
 
 from __future__ import annotations
@@ -36,26 +36,28 @@ from .runs import Build, RunMeasurement, runs_of
 
 # Fit to runs
 
-_OF = library.load("h100-sxm")  # of a device a host asks nothing
-# A parameter e times that of the engine's range with most runs costs as much as 0.5% of every time.
+_OF = library.load("h100-sxm")  # any device: engine CPU time does not depend on it
+# Prior from the engine's range with the most runs: a factor of e costs as much as 0.5% of every time.
 NEAR = 0.005
-# Runs of one model on one device are off together, by their kernels, by some 8%, and servers' parameters
-# differ by a factor of e or more: where all runs are of one such group, a parameter e times that of other
-# servers costs as much as 5% of every time, and of several groups less, as errors that are averaged.
+# Prior from other servers. Errors of runs of one model on one device are correlated by their kernels, at
+# about 8%, and the parameters of servers differ by a factor of e or more. So with runs of one such group, a
+# factor of e costs as much as 5% of every time. With several groups it costs less, because errors average.
 COMMON = 0.05
-# What CUDA graphs hide is a property of graphs more than of an engine's release: fewer runs than a host has
-# parameters, which any of several parameters would meet, do not change it.
+# The hidden share is a property of CUDA graphs more than of a release. It is not fitted to fewer runs than
+# there are parameters, because any of several parameters could then match the runs.
 OF_GRAPHS = ("hidden",)
 
 
 def engine_cpu_family(engine: str, versions: Sequence[str]) -> str:
-    """The family of hosts that a range of an engine's versions has."""
+    """The family of engine CPU time for a range of versions of an engine."""
     known = engine in library.engines() and versions
     return library.engine(f"{engine}@{versions[-1]}").family if known else ENGINE_CPU_FAMILIES[0]
 
 
 def run_times(runs: Sequence[RunMeasurement]) -> Callable[[EngineCpu], Array]:
-    """Seconds of each run by the parameters of a host, in the family of the run's own engine."""
+    """Return a function that estimates the seconds of runs from CPU parameters, in the family of
+    each engine.
+    """
     kinds: dict[tuple[str, bool], list[int]] = {}
     for i, run in enumerate(runs):
         kinds.setdefault((engine_cpu_family(run.engine, run.versions), run.serial), []).append(i)
@@ -80,9 +82,15 @@ def fit_engine_cpu(
     weights: Array | None = None,
     held: Collection[str] = (),
 ) -> EngineCpu:
-    """The host of a family whose times are nearest to the runs', and whose parameters to those of `near`.
+    """Fit the engine CPU time of a family to runs.
 
-    Those that are `held` are those of `near`.
+    Args:
+        name: The family.
+        runs: The measured runs.
+        near: Parameters that the prior prefers; None for the defaults.
+        prior: The weight of the prior, as in `fit_kernels`.
+        weights: Weights of the runs.
+        held: Names of parameters that keep the values of `near`.
     """
     times = run_times(runs)
 
@@ -105,13 +113,13 @@ def fit_engine_cpu(
 
 
 def run_group(run: RunMeasurement) -> tuple[str, str, str]:
-    """What runs are off together by: the engine's release, the device and the model."""
+    """The group of runs with correlated errors: release, device and model."""
     return run.release, run.device, run.model
 
 
 @cache
 def common_engine_cpu(servers: tuple[RunMeasurement, ...]) -> EngineCpu:
-    """What servers have in common: the host of all their runs; those of a model on a device count as one."""
+    """The common parameters of servers, fitted to all their runs. Each group of runs has equal weight."""
     alike = [*map(run_group, servers)]
     share = {key: 1 / alike.count(key) for key in set(alike)}
     weights = np.array([share[key] for key in alike])
@@ -123,12 +131,15 @@ def common_engine_cpu(servers: tuple[RunMeasurement, ...]) -> EngineCpu:
 
 @dataclass(frozen=True, eq=False)
 class EngineCpuFit:
-    """The host of an engine in a range of versions, fitted to runs; others are those of its other ranges.
+    """The CPU time of an engine in a range of versions, fitted to `runs`.
 
-    Where its own runs do not tell a parameter, as those of one rank of many, it is that of `near`, the
-    engine's range with most runs, if that is of the same major version, and of servers if these are: another
-    one is another program, and TensorRT-LLM's 1.0 took the 15 µs a step of 0.5's sessions. Else it is what
-    `servers`, runs of other engines that served requests, have in common, if these are such runs too.
+    `others` are runs of its other ranges.
+
+    Parameters that the runs do not determine follow a prior. The prior is `near`, the engine's range with the
+    most runs, if it has the same major version and its runs are of servers if these are. Other major versions
+    are different programs: TensorRT-LLM 1.0 would otherwise have the 15 µs per step of the sessions of 0.5.
+    Without such a range, the prior is the common value of `servers` (runs of other engines) if these runs are
+    of servers, too.
     """
 
     engine: str
@@ -140,12 +151,12 @@ class EngineCpuFit:
 
     @cached_property
     def host(self) -> EngineCpu:
-        """What was fitted to all runs."""
+        """The parameters fitted to all runs."""
         return self._fit(self.runs)
 
     @property
     def family(self) -> str:
-        """The family of hosts that the engine's file has."""
+        """The family of engine CPU time in the engine's file."""
         return engine_cpu_family(self.engine, self.versions)
 
     def _fit(self, runs: Sequence[RunMeasurement]) -> EngineCpu:
@@ -160,32 +171,32 @@ class EngineCpuFit:
 
     @cached_property
     def served(self) -> bool:
-        """Whether all are runs of a server."""
+        """Whether all runs are runs of a server."""
         return all(run.served for run in self.runs)
 
     @property
     def range(self) -> str:
-        """`0.11–0.12`."""
+        """The range of versions, such as `0.11–0.12`."""
         return "–".join(dict.fromkeys(self.versions))
 
     @cached_property
     def models(self) -> int:
-        """Of how many models the runs are."""
+        """Number of different models."""
         return len({run.model for run in self.runs})
 
     @cached_property
     def fitted(self) -> Array:
-        """Seconds of each run, which the fit has seen."""
+        """Estimated seconds of each run by the fit to all runs."""
         return _seconds(self.host, self.runs)
 
     @cached_property
     def by_model(self) -> Array:
-        """Seconds of each run by a fit without any of its model; NaN where there is one."""
+        """Estimated seconds of each run by a fit without its model; NaN with one model."""
         return self._without(lambda run: run.model)
 
     @cached_property
     def by_tp(self) -> Array:
-        """Seconds of each run by a fit without any of its tp; NaN where there is one."""
+        """Estimated seconds of each run by a fit without its tp; NaN with one tp."""
         return self._without(lambda run: run.tp)
 
     def _without(self, group: Callable[[RunMeasurement], object]) -> Array:
@@ -199,9 +210,10 @@ class EngineCpuFit:
 
     @cached_property
     def error(self) -> float:
-        """The larger of the mean errors of models and of tp left out, of those that there are several of.
+        """The largest of the mean errors with models held out, with tp held out, and of the fit itself.
 
-        That of `near` where neither can be, or where so few runs are met by any parameters.
+        If neither can be held out, or if there are no more runs than parameters, the error of `near` is
+        included.
         """
         sides = (self.errors(of).mape for of in (self.by_model, self.by_tp) if not np.isnan(of).any())
         known = list(sides) if len(self.runs) > len(vars(self.host)) else []
@@ -210,26 +222,26 @@ class EngineCpuFit:
 
     @cached_property
     def elsewhere(self) -> float | None:
-        """The mean error on runs of the engine's other versions; None where there are none."""
+        """Mean error on runs of other versions of the engine; None without such runs."""
         if not self.others:
             return None
         measured = np.array([run.seconds for run in self.others])
         return error_statistics(_seconds(self.host, self.others), measured).mape
 
     def errors(self, predicted: Array, some: Any = slice(None)) -> ErrorStatistics:
-        """Of some of the runs."""
+        """Error statistics of some of the runs."""
         measured = np.array([run.seconds for run in self.runs])
         return error_statistics(predicted[some], measured[some])
 
     @property
     def row(self) -> dict[str, Any]:
-        """Its errors, as shares of one, and its parameters."""
+        """The errors, as shares, and the parameters as a flat row."""
         about = {"engine": self.engine, "versions": self.range, "models": self.models}
         return {**about, **self._errors(), "other_versions": self.elsewhere, **vars(self.host)}
 
     @property
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Its errors by device and tp."""
+        """The errors by device and tp."""
         for device, tp in sorted({(run.device, run.tp) for run in self.runs}):
             at = np.array([(run.device, run.tp) == (device, tp) for run in self.runs])
             about = {"engine": self.engine, "versions": self.range, "device": device, "tp": tp}
@@ -250,7 +262,7 @@ class EngineCpuFit:
 
     @property
     def yaml(self) -> str:
-        """What a file of an engine says of it, three significant digits a parameter."""
+        """The section of an engine's YAML file, with three significant digits per parameter."""
         origin = f"{self.engine} {self.range}".strip() + f" in whole runs of {self.models} models"
         values = {"rows": len(self.runs), "error_percent": digits(100 * self.error)}
         if self.elsewhere is not None:
@@ -261,7 +273,7 @@ class EngineCpuFit:
 
     @property
     def file(self) -> tuple[str, str]:
-        """The file of the range in `hw/engines`, and its text with this host in it."""
+        """The path of the range's file in `hw/engines`, and its text with this fit."""
         first = self.versions[0] if self.versions else "0"
         name, path = f"{self.engine}/{first}.yaml", FOLDER / self.engine / f"{first}.yaml"
         text = path.read_text(encoding="utf-8") if path.exists() else f'versions: ["{first}"]\n'
@@ -271,13 +283,13 @@ class EngineCpuFit:
 
     @property
     def own_file(self) -> str:
-        """A file of the user's own, which extends that of the range."""
+        """The text of a user's engine file that extends the range."""
         base = f"extend: {self.engine}@{self.versions[-1]}\n" if self.versions else ""
         return base + self.yaml
 
 
 def fit_engine_cpus(runs: Iterable[RunMeasurement]) -> list[EngineCpuFit]:
-    """The hosts of all engines, by range of versions, those with most runs of an engine first."""
+    """Fit the CPU time of all engines by range of versions; the range with the most runs comes first."""
     apart: dict[str, dict[tuple[str, ...], list[RunMeasurement]]] = {}
     for run in (every := list(runs)):
         apart.setdefault(run.engine, {}).setdefault(run.versions, []).append(run)
@@ -315,10 +327,20 @@ Tell = Callable[[str, int, int], None]
 def held_out_rows(
     paths: Sequence[Path], build: Build, by: Sequence[str], tell: Tell = lambda *_: None, folds: int = 5
 ) -> Validation:
-    """Rows of tables of whole models; those alike in `by` are priced by hosts fitted to other folds' rows.
+    """Estimate rows of whole models by fits without the rows that are equal in `by`.
 
-    A range of versions of which no run is left has the host of the nearest one of the same major version,
-    else what other servers have in common. Rows that no host is fitted to are priced by those of all others.
+    A range of versions without remaining runs takes the nearest range of the same major version, otherwise
+    the common values of other servers. Rows that no fit uses are estimated by the fits of all other runs.
+
+    Args:
+        paths: CSV files of whole models.
+        build: Builds the program of a layout.
+        by: The keys that define groups: model, device, version or tp.
+        tell: Called with the file, the number of finished rows and the number of rows.
+        folds: The number of folds.
+
+    Raises:
+        InputError: A key is unknown, or all rows are in one group.
     """
     for name in by:
         choice("folds", name, FOLDS)
@@ -354,7 +376,7 @@ def _key(by: Sequence[str], model: str, device: str, release: str, tp: int) -> K
 def _held_out_engine_cpus(
     runs: Sequence[RunMeasurement], rest: Sequence[RunMeasurement], fitted: Sequence[EngineCpuFit]
 ) -> FrozenDict[tuple[str, str], EngineCpu]:
-    """The host of each range of versions that any run is of, by hosts that were fitted to the rest."""
+    """The CPU time of each range of versions, from fits to the remaining runs."""
     ranges: dict[tuple[str, tuple[str, ...]], list[RunMeasurement]] = {}
     for run in runs:
         ranges.setdefault((run.engine, run.versions), []).append(run)
@@ -370,7 +392,7 @@ def _held_out_engine_cpus(
 
 
 def _nearest(engine: str, versions: tuple[str, ...], fitted: Sequence[EngineCpuFit]) -> EngineCpuFit | None:
-    """The range itself, or the nearest of the same major version."""
+    """The fit of this range, or of the nearest range with the same major version."""
     own = [host for host in fitted if host.engine == engine and major(host.versions) == major(versions)]
     if not versions or not own:
         return own[0] if own else None

@@ -12,7 +12,7 @@ from llmir.backends.kernels.base import Kernel, parameters
 from llmir.backends.silicon.rows import Array
 from llmir.base.errors import InputError
 
-# Residuals beyond a tenth count by their size, not its square: engines differ by 8% on the same product.
+# Residuals above 10% count linearly, not squared: engines differ by 8% on equal products.
 SOFT = 0.1
 
 Kernels = Mapping[str, Kernel]
@@ -31,16 +31,30 @@ def fit_kernels(
     weights: Array | None = None,
     held: Collection[str] = (),
 ) -> Kernels:
-    """The kernels of these families whose times are nearest to `seconds`; InputError without scipy or rows.
+    """Fit kernels to measured times by robust least squares on the logarithm of time.
 
-    Positive parameters move on a logarithmic scale. The first start is the defaults, or the kernels `near`,
-    which stand for them in all that follows; others lie around it. Parameters that are one of a few numbers
-    are tried in all combinations, from the first start. A parameter
-    e times its default costs as much as if every time were wrong by `prior`: what the rows do not tell stays
-    at its default, which siblings share, and is not driven to where noise wants it. So does a choice whose
-    default is the usual one: another must be worth as much. `loss` is one of scipy's: by "soft_l1" an
-    outlier counts by its size, by "cauchy" hardly at all. Rows count by their `weights`, one on average.
-    Parameters that are `held` stay at those of `near`, or at their defaults.
+    Positive parameters vary on a logarithmic scale. The first starting point is the defaults, or `near`;
+    other starting points are random around it. Parameters with a few possible values are tried in all
+    combinations from the first starting point. The prior keeps parameters that the rows do not determine at
+    their defaults, which similar devices share. It also applies to a choice whose default is the usual one.
+
+    Args:
+        kinds: Kernel classes by family.
+        time: Estimates all rows with given kernels, in seconds.
+        seconds: The measured times.
+        starts: Number of starting points.
+        seed: Seed of the random starting points.
+        prior: A parameter at e times its default costs as much as this relative error of every time.
+        loss: A loss of scipy. "soft_l1" counts outliers linearly, "cauchy" hardly at all.
+        near: Kernels whose parameters replace the defaults.
+        weights: Weights of the rows, 1 on average.
+        held: Names of parameters that keep the values of `near` or their defaults.
+
+    Returns:
+        The fitted kernels by family.
+
+    Raises:
+        InputError: scipy is not installed, or there are no rows.
     """
     try:
         from scipy.optimize import least_squares
@@ -80,7 +94,7 @@ def fit_kernels(
         rows = off if weights is None else np.sqrt(weights) * off
         return np.concatenate([rows, weight * (x - usual), weight * np.array(unusual)])
 
-    margin = 1e-6 * (high - low)  # a start lies inside its bounds
+    margin = 1e-6 * (high - low)  # a starting point must be inside its bounds
 
     def descend(start: Array, picked: tuple[float, ...]) -> Any:
         return least_squares(
@@ -89,7 +103,7 @@ def fit_kernels(
             bounds=(low, high),
             loss=loss,
             f_scale=SOFT,
-            diff_step=1e-3,  # wide enough to see across the kinks between tiles
+            diff_step=1e-3,  # larger than the kinks between tiles
             max_nfev=100,
             args=(picked,),
         )

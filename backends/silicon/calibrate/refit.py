@@ -1,7 +1,7 @@
-"""Fit every case of a folder of measured tables, write calibration files, and show the errors.
+"""Fit every case of a folder of measured tables, write calibration files, and print the errors.
 
-`fit_cases` fits the cases, `RefitResult` holds kernels and engine CPU times with their errors, `files`
-makes `calibrations/DEVICE/ENGINE.yaml`. `shown` makes the tables for a terminal.
+`fit_cases` fits the cases. `RefitResult` contains kernels and engine CPU times with their errors; its `files`
+are `calibrations/DEVICE/ENGINE.yaml`. `shown` builds the tables for a terminal.
 """
 
 from __future__ import annotations
@@ -38,11 +38,14 @@ NO_ENGINE_CPUS: Mapping[str, Mapping[str, KernelParameters]] = MappingProxyType(
 
 
 class RefitResult(Immutable, Displayable):
-    """Kernels and hosts fitted to a folder of measured times: a row for each, with its errors.
+    """Kernels and engine CPU times fitted to a folder of measured times, one row each, with errors.
 
-    `runs` has those of hosts by device and tp.
-    `spreads` has a row for each parameter: its value, and the least and the most of fits without a fifth of
-    the groups. `device` is the one that was asked for, as it was named; `whole`, whether all was fitted.
+    - `kernels`, `hosts`: A row for each fit of kernels, and for each fit of engine CPU time.
+    - `runs`: The errors of engine CPU time by device and tp.
+    - `spreads`: A row for each parameter: its value, and the smallest and largest value of fits without a
+      fifth of the groups.
+
+    `device` is the name of the requested device. `whole` is true if everything was fitted.
     """
 
     kernels: tuple[Mapping[str, Any], ...]
@@ -77,9 +80,13 @@ class RefitResult(Immutable, Displayable):
         )
 
     def files(self, target: str) -> dict[str, str]:
-        """What to write, by path: a YAML file of one device or one engine's host, or a folder as `llmir/hw`.
+        """The files to write, by path: one YAML file of a device or an engine, or a folder like `llmir/hw`.
 
-        InputError where a file would be of several.
+        Args:
+            target: A file name that ends in `.yaml`, or a folder.
+
+        Raises:
+            InputError: One file would contain several devices or engines, or there is nothing to write.
         """
         if not target.endswith(YAML):
             made = files(self._cases, whole=self._whole)
@@ -116,9 +123,10 @@ def fit_cases(
     wanted: Callable[[str, CalibrationCase], bool] = lambda format, case: True,
     tell: Callable[[str], None] = lambda problem: None,
 ) -> list[CalibrationCase]:
-    """The cases of tables, by file, that are `wanted`, one table after another; `tell` hears of the rest.
+    """The cases of tables that are `wanted`, in order of the tables; `tell` is called with problems.
 
-    Families of other tables are held at what was just fitted on the device, or else at its own.
+    Families of other tables are fixed at the values that were just fitted on the device, otherwise at its
+    calibration.
     """
     found: list[CalibrationCase] = []
     for file, format, rows in sorted(tables, key=lambda table: (table[1].name, table[0])):
@@ -128,7 +136,7 @@ def fit_cases(
 
 
 def with_fits(found: Sequence[CalibrationCase]) -> Callable[[Device], Device]:
-    """What gives a device the calibration that its cases make, or the nearest's of its vendor."""
+    """Return a function that gives a device its new calibration, or that of the most similar device."""
     fitted: dict[Device, Calibration] = {}
     for device in dict.fromkeys(case.device for case in found):
         if engines := calibration([case for case in found if case.device == device]):
@@ -146,7 +154,7 @@ def with_fits(found: Sequence[CalibrationCase]) -> Callable[[Device], Device]:
 
 
 def calibration(found: Sequence[CalibrationCase]) -> Engines:
-    """What cases of one device say, by engine and family."""
+    """The parameters of the cases of one device, by engine and family."""
     engines: Engines = {}
     for case in sorted(useful_cases(found), key=lambda case: len(case.seconds)):
         engines.setdefault(case.engine, {}).update(case.fitted)
@@ -154,10 +162,10 @@ def calibration(found: Sequence[CalibrationCase]) -> Engines:
 
 
 def useful_cases(found: Sequence[CalibrationCase]) -> list[CalibrationCase]:
-    """The cases that a calibration is made of: nearer on unseen shapes than what would be there without them.
+    """The cases that improve a calibration: on held-out shapes their error is below that of the alternative.
 
-    Of two versions of an engine's kernel that is the one with more rows; the roofline is what any kernel must
-    beat, and the main kernel of the engine what another one must.
+    The alternative is the roofline, and for an additional kernel of an engine also its main kernel. Of two
+    versions of a kernel, the one with more rows is used.
     """
     best: dict[tuple[object, ...], CalibrationCase] = {}
     for case in found:
@@ -177,9 +185,9 @@ def useful_cases(found: Sequence[CalibrationCase]) -> list[CalibrationCase]:
 
 
 def files(found: Sequence[CalibrationCase], *, whole: bool) -> dict[str, str]:
-    """`calibrations/DEVICE/ENGINE.yaml`, as `llmir/hw` has them, of bundled devices.
+    """The text of `calibrations/DEVICE/ENGINE.yaml` of bundled devices, by path.
 
-    Where these are not the `whole` of what there is to fit, they are laid over what the device has.
+    If `whole` is false, the cases replace only their families in the calibration of the device.
     """
     made: dict[str, str] = {}
     for device in dict.fromkeys(case.device for case in found if case.device.measured_as):
@@ -198,7 +206,10 @@ def files(found: Sequence[CalibrationCase], *, whole: bool) -> dict[str, str]:
 def calibration_block(
     found: Sequence[CalibrationCase], hosts: Mapping[str, Mapping[str, KernelParameters]] = NO_ENGINE_CPUS
 ) -> str:
-    """The `calibration:` of these cases and hosts, by engine; first is the device's, or has most families."""
+    """The `calibration:` section of a device file.
+
+    The first engine is the device's, or has the most families.
+    """
     engines = calibration(found)
     for engine, host in hosts.items():
         engines.setdefault(engine, {}).update(host)
@@ -217,7 +228,7 @@ ERRORS = ("mape", "median", "bias", "p90")
 
 @table.table_of(of=RefitResult)
 def shown(found: RefitResult) -> Any:
-    """Rows of kernels, and of the hosts that were fitted with them or alone."""
+    """Build the tables of kernels and of engine CPU times."""
     kernels, hosts = found.kernels, found.hosts
     tables = [
         *([_kernels(kernels), _spread_table(found.spreads)] if kernels else []),

@@ -39,7 +39,7 @@ from llmir.hw.device import Device
 from llmir.ir.core.program import Program
 from llmir.ir.sizes.binding import Binding, MixedBinding
 
-TABLES = "e2e*.csv"  # the tables of whole models in a folder
+TABLES = "e2e*.csv"  # tables of whole models
 JUDGED = ("static_batch_latency", "static_batch_throughput", "serving_closed_loop", "serving_max_throughput")
 
 CALIBRATED = cost_model_choice("calibrated")
@@ -49,11 +49,11 @@ Known = Callable[[Device], Device]
 
 
 class RunMeasurement(NamedTuple):
-    """A measured figure: whose, of what, the steps that it is made of, and its time.
+    """A measured figure of a run: the steps that it consists of, and its time in seconds.
 
-    `versions` are of the range that the engine's version lies in, none of an engine that is not bundled;
-    `release` is the engine with its version, as it ran. It `served` requests that came one by one, or had
-    all at once; a `serial` one began no step before the one before it had ended.
+    `versions` is the engine's range of versions; empty if the engine is not bundled. `release` is the engine
+    with its exact version. `served` is true for a server whose requests arrive one by one, and false for one
+    batch. `serial` is true if each step starts after the previous one ends.
     """
 
     engine: str
@@ -69,9 +69,12 @@ class RunMeasurement(NamedTuple):
 
 
 def runs(folder: Path, build: Build, known: Known = lambda device: device) -> list[RunMeasurement]:
-    """What hosts can be fitted to in a folder's tables of whole models; InputError if nothing can.
+    """The runs of a folder's tables that engine CPU time can be fitted to.
 
-    `known` gives a device with another calibration than its own.
+    `known` returns a device with another calibration than its own.
+
+    Raises:
+        InputError: The tables contain no usable run.
     """
     return runs_of(sorted(folder.glob(TABLES)), build, known)
 
@@ -79,7 +82,7 @@ def runs(folder: Path, build: Build, known: Known = lambda device: device) -> li
 def runs_of(
     paths: Sequence[Path], build: Build, known: Known = lambda device: device
 ) -> list[RunMeasurement]:
-    """The same of some tables."""
+    """The runs of some tables, as in `runs`."""
     build = cache(build)
     found = [run for path in paths for run in _runs(path, build, known)]
     if not found:
@@ -99,14 +102,16 @@ def _runs(path: Path, build: Build, known: Known) -> Iterator[RunMeasurement]:
             continue
         try:
             asked, device = measured_request(t, i), known(machines(t["gpu"][i]))
-            if not same_chip(device):  # what others' kernels leave is no host's
+            if not same_chip(device):  # with kernels of another device, the residual is not CPU time
                 continue
             engine = asked.layout.engine
             name = engine.partition("@")[0]
             versions = library.engine(engine).versions if name in library.engines() else ()
             program, layout = build(asked.layout), asked.layout
             for metric, seconds in asked.figures.items():
-                if asked.serving and metric == "ttft":  # a front and a client, which are no host's
+                if (
+                    asked.serving and metric == "ttft"
+                ):  # includes an API server and a client, which are not engine CPU time
                     continue
                 shape, count = _shape(metric, asked, program, device, engine)
                 whose = name, versions, device.name, layout.model, layout.tp
@@ -119,9 +124,9 @@ def _runs(path: Path, build: Build, known: Known) -> Iterator[RunMeasurement]:
 def _shape(
     metric: str, asked: MeasuredRequest, program: Program, device: Device, engine: str
 ) -> tuple[RunShape, float]:
-    """A run as its steps, and how many of what was measured they are.
+    """A run as its steps, and the factor from the figure to the time of these steps.
 
-    A closed loop is what it settles at with the host that is known, and so is the largest throughput.
+    A closed loop and the largest throughput are in the steady state of the current engine CPU time.
     """
     prompt, generate = asked.prompt, asked.generate
     model = with_graphs(_model(device, engine), asked.manner.graphs)
@@ -150,7 +155,7 @@ def _shape(
 
 
 def _loop(loop: ClosedLoop, model: DeviceCostModel) -> RunShape:
-    """From token to token in a closed loop."""
+    """The time from token to token in a closed loop."""
     decode, *reads = loop.state.turns
     first = _of(loop.step(decode.decoding), model)
     steps = []
@@ -163,7 +168,9 @@ def _loop(loop: ClosedLoop, model: DeviceCostModel) -> RunShape:
 
 
 def _loop_figure(loop: InteractiveRun, metric: str, model: DeviceCostModel) -> RunShape:
-    """A figure of a loop: by steps that stand for those alike, and the rest as its host has it now."""
+    """A figure of a closed loop as representative steps of groups of similar steps, plus the
+    remaining time.
+    """
     weights = loop.weights(metric)
     _, _, steps, decodes, kept, new, *_ = loop.events
     reads = np.flatnonzero(new)
@@ -189,7 +196,7 @@ def _loop_figure(loop: InteractiveRun, metric: str, model: DeviceCostModel) -> R
 def _point(
     program: Program, model: DeviceCostModel, decodes: int, kept: int, chunks: Chunks
 ) -> tuple[StepEvaluator, Binding | MixedBinding]:
-    """The plan of a step, and the sizes that it is of: all that decode have as much cached."""
+    """The evaluator and the sizes of a step in which all decoding sequences have equal context."""
     parts = [Binding(B=decodes, T=1, C=kept / decodes)] if decodes else []
     parts += [Binding(B=n, T=new, C=cached) for (new, cached), n in Counter(chunks).items()]
     phases = [phase_of(part.symbols["T"]) for part in parts]
@@ -200,7 +207,7 @@ def _point(
 
 
 def _sum(steps: Iterable[StepShape]) -> StepShape:
-    """All of them as one."""
+    """The sum of several steps."""
     sums = np.zeros(len(fields(StepShape)))
     for step in steps:
         sums += list(vars(step).values())
@@ -208,13 +215,13 @@ def _sum(steps: Iterable[StepShape]) -> StepShape:
 
 
 def _of(report: Report, model: DeviceCostModel) -> StepShape:
-    """A step by the kernels of a model."""
+    """A step of a report with the kernels of a cost model."""
     both = isinstance(report.plan, MixedStepEvaluator)
     return step_shape((mixed_step_evaluator if both else step_evaluator)(report.program, model), report.at)
 
 
 def step_shape(made: StepEvaluator, at: Binding) -> StepShape:
-    """The kernels of a step, with and without the time that each waits to begin where they are in a graph."""
+    """The kernels of a step, with and without the launch gaps that a graph hides."""
     hidden = float(made.captured(at))
     waits = flows = lateness = 0.0
     runs = made.runs(at)

@@ -16,21 +16,22 @@ from llmir.hw.transfer import ENGINE, OTHER_SM, OTHER_VENDOR, RELATIONS, SAME_DI
 
 from .cases import CalibrationCase
 
-# Of rows as far off as a band says; two thirds is what a mean error covers of our kernels' residuals.
+# Share of rows within a band; two thirds is the share that a mean error covers for residuals of our kernels.
 WITHIN = 2 / 3
-# Where no rows are, and no more than another instruction set costs. H200 and GB200, which were kept aside,
-# are 9 to 13% off: with 7 to 8% at home the die adds 5 to 10, of which this is the middle. The instruction
-# set alone is taken for twice that. `llmir validate elementwise_recent.csv --by device` has some rows of
-# either, which no kernel is fitted to: 68% of 19 of H200 lie within their band, 64% of 11 of RTX 4090; two
-# thirds should.
+# Percents for relations without rows, at most those of another instruction set. H200 and GB200, which were
+# held out, have errors of 9 to 13%: with 7 to 8% at home, the die adds 5 to 10, of which this is the middle.
+# The instruction set alone is assumed to add twice as much. `llmir validate elementwise_recent.csv --by
+# device` has rows of both, which no kernel is fitted to. 68% of 19 rows of H200 are within their band, and
+# 64% of 11 of RTX 4090; two thirds should be.
 SAME = {SAME_DIE: 7.0, SAME_SM: 14.0}
 
 
 @dataclass(frozen=True, eq=False)
 class TransferCase:
-    """Rows of a case by kernels of `device` and `engine`, which are `own` off at home.
+    """The rows of a case, estimated with kernels of another `device` or `engine`.
 
-    `off` is (predicted − measured) / measured of each row.
+    `own` is the mean error of these kernels on their own device. `off` is (predicted − measured) / measured
+    of each row.
     """
 
     case: CalibrationCase
@@ -42,7 +43,7 @@ class TransferCase:
 
     @property
     def group(self) -> str:
-        """Of kernels, that of the family which its rows are most about: the last."""
+        """The group of the last kernel family, which the rows are mainly about."""
         return KERNELS[self.case.families[-1]].group
 
     @property
@@ -52,12 +53,12 @@ class TransferCase:
 
     @property
     def excess(self) -> Array:
-        """What each row's error is above that at home: of errors that know nothing of each other."""
+        """The part of each row's error beyond the error at home, assuming independent errors."""
         return np.sqrt(np.maximum(self.off**2 - self.own**2, 0.0))
 
 
 def transfer_cases(cases: Iterable[CalibrationCase], devices: Sequence[Device]) -> Iterator[TransferCase]:
-    """Each case by the kernels of each of the devices and engines that have its families."""
+    """Estimate each case with the kernels of every other device and engine that has its families."""
     for case in cases:
         for device in devices:
             if device != case.device and (loan := _loan(case, device, case.engine, "")):
@@ -71,12 +72,15 @@ def transfer_cases(cases: Iterable[CalibrationCase], devices: Sequence[Device]) 
 
 
 def _loan(case: CalibrationCase, device: Device, engine: str, how: str) -> TransferCase | None:
-    """None where the device has none of its own; another vendor's are those of any engine."""
+    """The case with transferred kernels; None if the device lacks them.
+
+    Any engine of another vendor counts.
+    """
     how = how or relation(case.device, device)
     abroad = how == OTHER_VENDOR
     fits = [basis(device, family, None if abroad else engine) for family in case.families]
     known = [f for f in fits if f and f.device == device and (abroad or f.engine == engine)]
-    known = [f for f in known if f.family in case.families]  # CDNA has products of its own
+    known = [f for f in known if f.family in case.families]  # CDNA has separate matrix products
     if len(known) < len(fits):
         return None
     kernels = {fit.family: transfer_kernel(fit, case.device).kernel for fit in known}
@@ -85,10 +89,10 @@ def _loan(case: CalibrationCase, device: Device, engine: str, how: str) -> Trans
 
 
 def relation_bands(found: Sequence[TransferCase]) -> dict[str, dict[str, float]]:
-    """Percents by relation and group: the excess that `WITHIN` of the rows keep to, each case alike.
+    """Percents by relation and kernel group: the excess error of the share `WITHIN` of the rows.
 
-    A farther relation is never narrower. Where nothing was measured, another vendor's kernels are as far off
-    as the rest of that line, and near relations are as `SAME` says.
+    Cases have equal weight. A farther relation never has a smaller percent. Without measurements, another
+    vendor takes the median of its relation, and near relations take `SAME`.
     """
     groups = sorted({loan.group for loan in found})
     measured = {r: {g: _excess(found, r, g) for g in groups} for r in (*RELATIONS[2:], ENGINE)}
@@ -122,7 +126,10 @@ def _excess(found: Sequence[TransferCase], relation: str, group: str) -> float |
 def band_coverage(
     found: Sequence[TransferCase], table: Mapping[str, Mapping[str, float]]
 ) -> tuple[float, float]:
-    """Shares of rows, each case alike, within the band that these percents make, and within twice that."""
+    """Shares of rows within the band of these percents, and within twice the band.
+
+    Cases have equal weight.
+    """
     shares = []
     for loan in found:
         band = np.hypot(loan.own, table[loan.relation][loan.group] / 100)

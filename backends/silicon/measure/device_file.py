@@ -9,18 +9,17 @@ from llmir.ir.core.dtype import parse_dtype
 
 from .machine import PEAKS, MachineFacts, MeasurePoint
 
-WIRE = {"all_reduce": 2}  # times (n−1)/n of its payload; 1 for all else
+WIRE = {"all_reduce": 2}  # sent bytes in units of (n − 1)/n of the payload; 1 for other collectives
 Timed = Sequence[tuple[MeasurePoint, float]]
 
 
 def device_text(
     name: str, facts: MachineFacts, processors: int, timed: Timed, *, gpu: bool, host: float | None = None
 ) -> str:
-    """The YAML of a device with the best rates among `timed`, which must have fp32 products.
+    """The YAML of a device with the best rates among `timed`, which must include fp32 products.
 
-    `host` are bytes/s of copies to and from its memory, where they were measured.
-
-    A CPU's fp32 products run on its vector lanes, and so they do on a GPU that is not asked for tf32.
+    `host` is the rate of copies to and from host memory in bytes per second, if measured. fp32 products run
+    on the vector units of a CPU, and of a GPU without tf32.
     """
     rates = {
         parse_dtype(d).name: _peak(p.flops / s for p, s in timed if _product(p, d)) for d in facts.dtypes
@@ -57,7 +56,7 @@ def _peak(rates: Iterable[float]) -> float:
 
 
 def _up(value: float) -> str:
-    """Four digits, rounded up, so that no row beats the peak that it gave."""
+    """Four digits, rounded up, so that no row exceeds the peak that was derived from it."""
     digits = 3 - math.floor(math.log10(value))
     return f"{math.ceil(value * 10**digits) / 10**digits:.{max(digits, 0)}f}"
 
@@ -67,7 +66,9 @@ def _product(point: MeasurePoint, dtype: str) -> bool:
 
 
 def _streamed(timed: tuple[MeasurePoint, float]) -> float:
-    """Bytes/s of what is surely in no cache: weights used in turn, and large copies."""
+    """Bandwidth in bytes per second of operands that are not in a cache: weights used in turn, and large
+    copies.
+    """
     point, seconds = timed
     if point.file == "gemm":
         return point["n"] * point["k"] * point.size / seconds
@@ -75,7 +76,7 @@ def _streamed(timed: tuple[MeasurePoint, float]) -> float:
 
 
 def _sent(timed: tuple[MeasurePoint, float]) -> float:
-    """Bytes/s that each rank sent."""
+    """Bytes per second that each rank sends."""
     point, seconds = timed
     if point.file != "collective":
         return 0.0

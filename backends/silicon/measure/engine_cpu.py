@@ -27,7 +27,7 @@ Build = Callable[[Mapping[str, Any]], Program]
 
 
 def config(layers: int, dtype: str = "float32", **sizes: int) -> dict[str, Any]:
-    """A small Llama's; `sizes` are other fields."""
+    """The config of a small Llama; `sizes` are other fields."""
     small = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 128}
     return {
         **small,
@@ -44,13 +44,13 @@ def config(layers: int, dtype: str = "float32", **sizes: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class TorchLlama:
-    """transformers' Llama of a config, with random weights, on the machine's device."""
+    """transformers' Llama of a config, with random weights, on the device of the machine."""
 
     machine: EagerMachine
     network: Any
 
     def prefill(self, batch: int, new: int) -> tuple[float, Any]:
-        """Seconds of a step that reads `new` tokens of each sequence, and the cache that it leaves."""
+        """Seconds of a prefill step with `new` tokens per sequence, and the resulting cache."""
         tokens = self.machine.torch.ones(batch, new, dtype=int, device=self.machine.place)
         cache: Any = None
 
@@ -61,7 +61,7 @@ class TorchLlama:
         return self._timed(call), cache
 
     def decode(self, batch: int, context: int) -> float:
-        """Seconds of a step that adds one token to each sequence's `context`."""
+        """Seconds of a decode step after `context` tokens per sequence."""
         torch, tokens = self.machine.torch, self.prefill(batch, context)[1]
         one = torch.ones(batch, 1, dtype=int, device=self.machine.place)
 
@@ -77,7 +77,7 @@ class TorchLlama:
 
 
 def load(machine: EagerMachine, config: Mapping[str, Any]) -> TorchLlama | None:
-    """The model, None without transformers."""
+    """Load the model; None without transformers."""
     with contextlib.suppress(ImportError):
         from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -89,7 +89,7 @@ def load(machine: EagerMachine, config: Mapping[str, Any]) -> TorchLlama | None:
 
 
 def measure_steps(machine: EagerMachine) -> list[tuple[MeasurePoint, float]]:
-    """Decode steps of models of 1 to 8 layers, of 1 to 16 sequences; none without transformers."""
+    """Time decode steps of models with 1 to 8 layers and 1 to 16 sequences; empty without transformers."""
     found = []
     for layers in LAYERS:
         model = load(machine, config(layers, machine.facts.dtypes[0]))
@@ -104,10 +104,11 @@ def measure_steps(machine: EagerMachine) -> list[tuple[MeasurePoint, float]]:
 def fit_eager_cpu(
     timed: Sequence[tuple[MeasurePoint, float]], device: Device, build: Build
 ) -> tuple[EngineCpu, ErrorStatistics]:
-    """The host of these steps, and its errors on numbers of layers that were left out.
+    """Fit the engine CPU time to these steps, with errors on held-out numbers of layers.
 
     Time of a step = step_us + sequence_us · sequences + kernel_us · kernels, by non-negative least squares of
-    the relative error; a CPU's kernels add what they take themselves, a GPU's are done before the next comes.
+    the relative error. On a CPU, the time of the kernels is added; on a GPU, each kernel ends before the next
+    launch.
     """
     made = {layers: build(config(layers)) for layers in {p["layers"] for p, _ in timed}}
     terms = np.array([_terms(made[p["layers"]], device, p) for p, _ in timed])
@@ -126,14 +127,14 @@ def fit_eager_cpu(
 
 
 def _terms(program: Program, device: Device, point: MeasurePoint) -> tuple[float, float, float, float]:
-    """Seconds of the kernels that the host waits for, and what each of its parameters is times."""
+    """Seconds of the kernels that the CPU waits for, and the factor of each parameter."""
     at = Binding(B=point["batch"], T=1, C=point["context"])
     step = step_shape(step_evaluator(program, CalibratedModel(device)), at)
     return float(step.busy) if device.cores else 0.0, 1.0, point["batch"], float(step.kernels)
 
 
 def _solved(terms: Any, seconds: Any) -> Any:
-    """A one for what the kernels take, and the parameters in seconds."""
+    """The factor of the kernels, which is 1, and the parameters in seconds."""
     from scipy.optimize import nnls
 
     found, _ = nnls(terms[:, 1:] / seconds[:, None], np.maximum(seconds - terms[:, 0], 0) / seconds)

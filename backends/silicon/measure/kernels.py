@@ -1,7 +1,7 @@
 """Time PyTorch's kernels on this machine: single ops, collectives, and host copies.
 
-Order of the file: `EagerMachine` calls kernels one by one as a model in eager mode does; `collectives` runs
-torch.distributed with one process per device; `copy_rate` measures the link to the host.
+Order of the file: `EagerMachine` calls kernels one by one like a model in eager mode. `collectives` runs
+torch.distributed with one process per device. `copy_rate` measures the link to the host.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from .machine import FRAMEWORK, LARGE, MachineFacts, MeasurePoint, operand_count
 
 # Single ops
 
-WARM = 2  # calls that load code and fill pools
-LEAST, MOST = 5, 1000  # calls or batches of them
-# Where glibc maps memory anew for each allocation, at most: M_MMAP_THRESHOLD in mallopt(3).
+WARM = 2  # warm-up calls, which load code and allocate memory
+LEAST, MOST = 5, 1000  # number of calls, or of batches of calls
+# From this size on, glibc maps new memory for each allocation: M_MMAP_THRESHOLD in mallopt(3).
 FRESH_BYTES = 32 * 2**20
 RMS_EPSILON = 1e-6
-DRAWN = 1 << 16  # random numbers
-CACHE_BYTES = 32 * 2**20  # of a CPU that does not say
+DRAWN = 1 << 16  # number of different random numbers
+CACHE_BYTES = 32 * 2**20  # if the operating system does not state it
 
 
 class EagerMachine:
-    """This machine's first GPU (CUDA or ROCm), or its CPU with as many threads as PyTorch uses.
+    """The first GPU of this machine (CUDA or ROCm), or its CPU with the threads of PyTorch.
 
-    InputError without PyTorch. `each_s` is how long a point is repeated.
+    `each_s` is the time for each point in seconds. InputError without PyTorch.
     """
 
     def __init__(self, each_s: float = 0.1) -> None:
@@ -55,12 +55,12 @@ class EagerMachine:
 
     @property
     def name(self) -> str:
-        """As the driver reports it, `cpu` for a CPU."""
+        """The name that the driver reports; `cpu` for a CPU."""
         return str(self.torch.cuda.get_device_name(0)) if self.gpu else "cpu"
 
     @property
     def description(self) -> str:
-        """What a device file calls it."""
+        """The name in a device file."""
         return (
             self.name
             if self.gpu
@@ -69,19 +69,19 @@ class EagerMachine:
 
     @property
     def devices(self) -> int:
-        """How many GPUs there are."""
+        """Number of GPUs."""
         return int(self.torch.cuda.device_count()) if self.gpu else 1
 
     @property
     def processors(self) -> int:
-        """Multiprocessors, or threads of a CPU."""
+        """Number of multiprocessors, or of CPU threads."""
         if self.gpu:
             return int(self.torch.cuda.get_device_properties(0).multi_processor_count)
         return int(self.torch.get_num_threads())
 
     @cached_property
     def facts(self) -> MachineFacts:
-        """What the plan needs; rates by one product and one copy."""
+        """Rates for the measurement plan, from one product and one copy."""
         if self.gpu:
             about = self.torch.cuda.get_device_properties(0)
             memory, cache = int(about.total_memory), int(about.L2_cache_size)
@@ -97,7 +97,7 @@ class EagerMachine:
         return MachineFacts(dtypes, flops, bandwidth, cache, memory, math.inf if self.gpu else FRESH_BYTES)
 
     def seconds(self, point: MeasurePoint) -> float | None:
-        """The median of several calls; None where memory does not suffice or a dtype is not supported."""
+        """Median seconds of several calls; None if memory does not suffice or the dtype is not supported."""
         make = getattr(self, f"_{point.file}")
         try:
             with self.torch.inference_mode():
@@ -106,7 +106,7 @@ class EagerMachine:
             return None
 
     def median(self, call: Callable[[], object]) -> float:
-        """Seconds of a call, after a few to warm up."""
+        """Seconds of a call, after warm-up calls."""
         for _ in range(WARM):
             call()
         measure = self._on_gpu if self.gpu else _on_cpu
@@ -116,7 +116,7 @@ class EagerMachine:
         return median(taken)
 
     def _on_gpu(self, call: Callable[[], object], calls: int = 20) -> float:
-        """Of so many calls in a row, each by the GPU's own clock."""
+        """Median seconds of consecutive calls, each by the clock of the GPU."""
         begin, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         for _ in range(calls):
@@ -126,14 +126,14 @@ class EagerMachine:
         return float(begin.elapsed_time(end)) * 1e-3 / calls
 
     def _random(self, point: MeasurePoint, *shape: int, copies: int = 1) -> Any:
-        """Random numbers, or the same in several places of the memory."""
+        """Random numbers in `copies` places of the memory."""
         dtype = getattr(self.torch, str(point.cells["dtype"]))
-        some = self.torch.randn(DRAWN, device=self.place).to(dtype)  # the rest repeats them
+        some = self.torch.randn(DRAWN, device=self.place).to(dtype)  # repeated to fill the tensor
         found = some.repeat(-(-math.prod(shape) // DRAWN))[: math.prod(shape)].view(shape)
         return found.expand(copies, *shape).contiguous() if copies > 1 else found
 
     def _in_turn(self, operands: Iterable[Any], call: Callable[[Any], object]) -> Callable[[], object]:
-        """`call` of one operand after another."""
+        """A function that calls `call` with one operand after another."""
         turn = cycle(list(operands))
         return lambda: call(next(turn))
 
@@ -146,7 +146,7 @@ class EagerMachine:
     def _attention_prefill(self, point: MeasurePoint) -> Callable[[], object]:
         batch, heads, kv_heads, head = (point[c] for c in ("batch", "num_heads", "num_kv_heads", "head_dim"))
         q = self._random(point, batch, heads, point["q_len"], head)
-        alone = point["q_len"] == 1  # then a cache is read, as cold as weights are
+        alone = point["q_len"] == 1  # decode reads a cache that is not in the L2
         cache = 2, batch, kv_heads, point["context"], head
         copies = operand_count(self.facts, 2 * batch * kv_heads * point["context"] * head * point.size)
         caches = self._random(point, *cache, copies=copies if alone else 2)
@@ -157,7 +157,7 @@ class EagerMachine:
     _attention_decode = _attention_prefill
 
     def _elementwise(self, point: MeasurePoint) -> Callable[[], object]:
-        """As transformers' models write them, step by step."""
+        """The ops as transformers' models write them, one PyTorch call after another."""
         torch = self.torch
         held = 2 * point["rows"] * point["cols"] * point.size
         pairs = self._random(
@@ -194,7 +194,7 @@ def _on_cpu(call: Callable[[], object]) -> float:
 
 
 def _processor() -> str:
-    """The CPU's name, by Linux or else by Python."""
+    """The name of the CPU from Linux, otherwise from Python."""
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -204,7 +204,7 @@ def _processor() -> str:
 
 
 def _cache_bytes() -> int:
-    """The largest cache that the first core sees, by Linux; elsewhere what servers have for a few cores."""
+    """Size of the largest cache of the first core from Linux, otherwise a typical size."""
     folder = Path("/sys/devices/system/cpu/cpu0/cache")
     sizes = [p.read_text().strip() for p in folder.glob("index*/size")]
     units = {"K": 2**10, "M": 2**20, "G": 2**30}
@@ -222,7 +222,7 @@ CALLS = 20
 def collectives(
     ranks: int, backend: str = "nccl", *, sizes: Sequence[int] = SIZES, ops: Sequence[str] = OPS
 ) -> list[tuple[MeasurePoint, float]]:
-    """Each collective of each size, among 2, 4, … and all devices, with its median seconds."""
+    """Time each collective and size among 2, 4, … and all devices: median seconds."""
     from torch.multiprocessing import spawn
 
     found = []
@@ -238,7 +238,7 @@ def collectives(
 
 
 def _rank(rank: int, ranks: int, backend: str, folder: str, sizes: Sequence[int], ops: Sequence[str]) -> None:
-    """One process; the first writes what it measured."""
+    """Run one process; the first writes the results."""
     import torch
     import torch.distributed as dist
 
@@ -269,7 +269,7 @@ def _call(dist: Any, op: str, whole: Any, piece: Any, other: Any) -> Callable[[]
 
 
 def _seconds(call: Callable[[], object], dist: Any, gpu: Any) -> float:
-    """Median of a few batches of calls, all ranks starting together."""
+    """Median of a few batches of calls; all ranks start together."""
     taken = []
     for _ in range(5):
         dist.barrier()
@@ -286,13 +286,13 @@ def _seconds(call: Callable[[], object], dist: Any, gpu: Any) -> float:
 
 # Copies between host and device
 
-BYTES = 256 * 2**20  # of a copy: no cache holds it, and a start of some µs does not count
+BYTES = 256 * 2**20  # of a copy: larger than any cache, and long compared to its start
 
 ABOUT = f"measured by llmir calibrate --run, copies of {BYTES // 2**20} MiB of pinned memory, the slower way"
 
 
 def copy_rate(machine: EagerMachine) -> float | None:
-    """Bytes/s of copies of pinned memory, of the slower way; None of a CPU."""
+    """Rate of copies of pinned memory in bytes per second, in the slower direction; None on a CPU."""
     if not machine.gpu:
         return None
     torch = machine.torch
@@ -303,7 +303,7 @@ def copy_rate(machine: EagerMachine) -> float | None:
 
 
 def copy_rate_text(rate: float, device: Device) -> str:
-    """The lines of a file that extends a device: the rate is that of its link to the host, if it has one."""
+    """YAML lines of a file that extends a device, with this rate of its host link, if it has one."""
     try:
         name = device.host_link[0]
     except HardwareError:

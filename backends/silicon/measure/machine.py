@@ -1,8 +1,7 @@
-"""What to time on this machine, and the CSV files that result.
+"""The sizes to time on this machine, and the CSV files that result.
 
-Order of the file: `MeasurePoint`, one call to time, and the interface `Machine`; `measurement_plan`, sizes
-of language models within a time budget; and `record` and `write`, which time the points until the budget
-ends.
+Order of the file: `MeasurePoint`, one call to time, and the interface `Machine`. `measurement_plan` selects
+sizes of language models within a time budget. `record` and `write` time the points until the budget ends.
 """
 
 from __future__ import annotations
@@ -23,22 +22,22 @@ from llmir.ir.core.dtype import parse_dtype
 
 # Points
 
-# Of a row's `framework` the part before the dash is the engine's name.
+# The part of `framework` before the dash is the name of the engine.
 FRAMEWORK = "eager"
-# Tensors that elementwise ops read and write; of rope without its table, which all heads share.
+# Number of tensors that elementwise ops read and write. rope does not count its table, which all heads share.
 STREAMED = {"add": 3, "mlp_act": 3, "rms_norm": 2, "softmax": 2, "attn_rope": 2, "copy": 2, "read": 1}
 
 
 @dataclass(frozen=True)
 class MeasurePoint:
-    """One call to time: the file that its row goes to, and the row's own cells."""
+    """One call to time: the CSV file of its row, and the cells of the row."""
 
     file: str
     cells: Mapping[str, str | int]
 
     @property
     def size(self) -> int:
-        """Bytes an element."""
+        """Bytes per element."""
         return parse_dtype(str(self.cells["dtype"])).bits // 8
 
     def __getitem__(self, name: str) -> int:
@@ -46,7 +45,7 @@ class MeasurePoint:
 
     @property
     def flops(self) -> float:
-        """Of its matrix products, attention as if it were not causal."""
+        """FLOPs of its matrix products; attention counts as if it were not causal."""
         if self.file == "gemm":
             return 2.0 * self["m"] * self["n"] * self["k"]
         if self.file == "elementwise":
@@ -55,7 +54,7 @@ class MeasurePoint:
 
     @property
     def result_bytes(self) -> int:
-        """Of its result."""
+        """Bytes of the result."""
         if self.file == "gemm":
             return self.size * self["m"] * self["n"]
         if self.file == "elementwise":
@@ -64,7 +63,7 @@ class MeasurePoint:
 
     @property
     def bytes(self) -> int:
-        """Of its operands, each once."""
+        """Bytes of the operands."""
         if self.file == "gemm":
             m, n, k = self["m"], self["n"], self["k"]
             return self.size * (m * k + k * n + m * n)
@@ -75,12 +74,12 @@ class MeasurePoint:
 
 
 def matmul_point(dtype: str, m: int, n: int, k: int, turns: int) -> MeasurePoint:
-    """y[m,n] = x[m,k]·w[k,n], of `turns` weights one after another."""
+    """A product y[m,n] = x[m,k]·w[k,n] with `turns` weights in turn."""
     return MeasurePoint("gemm", {"dtype": dtype, "m": m, "n": n, "k": k, "turns": turns})
 
 
 def attention(dtype: str, batch: int, new: int, context: int, heads: tuple[int, int, int]) -> MeasurePoint:
-    """Causal attention; `heads` of queries, of keys and values, and their size."""
+    """Causal attention. `heads` are query heads, key/value heads and head size."""
     sizes = dict(zip(("num_heads", "num_kv_heads", "head_dim"), heads, strict=True))
     step = {"batch": batch, "q_len": new, "context": context}
     file = "attention_decode" if new == 1 else "attention_prefill"
@@ -94,20 +93,20 @@ def stream(op: str, dtype: str, rows: int, cols: int) -> MeasurePoint:
     return MeasurePoint("elementwise", {"dtype": dtype, "op": op, **sizes})
 
 
-# Elementwise ops that show what a memory can do, and are fitted to nothing.
+# Elementwise ops that measure the memory bandwidth and are not used in fits.
 PEAKS = ("copy", "read")
 
 
 class Machine(Protocol):
-    """What can time a point."""
+    """An interface that times points."""
 
     def seconds(self, point: MeasurePoint) -> float | None:
-        """The median of several calls, after some to warm up; None where the machine cannot do it."""
+        """Median seconds of several calls after warm-up; None if the machine does not support the point."""
 
 
 # Plan of sizes
 
-# (n, k) of weights, from a small model's to those of 70B; heads, key/value heads and their size of as many.
+# (n, k) of weights of models up to 70B; query heads, key/value heads and head size of several models.
 WEIGHTS = (
     *((512, 512), (1024, 1024), (2816, 1024), (512, 2048), (1024, 2816), (2048, 2048), (256, 1024)),
     *((2816, 512), (32000, 512), (32000, 1024)),
@@ -121,20 +120,21 @@ BATCHES = (1, 4, 16, 64)
 WIDTHS = (512, 1024, 2816, 4096, 8192, 14336)
 TOKENS = (1, 4, 16, 64, 256, 1024, 4096)
 OPS = ("add", "rms_norm", "softmax", "mlp_act")
-ROTARY = ((2, 64), (16, 64), (8, 128), (16, 256))  # heads, whose rows are rotated, and their size
-# How many sizes are drawn in a hurry: of each dtype of products and attention, of each elementwise op.
+ROTARY = ((2, 64), (16, 64), (8, 128), (16, 256))  # heads and head size of rope
+# Number of sizes in a quick measurement: per dtype of products and attention, and per elementwise op.
 SAMPLE = {"gemm": 32, "gemv": 10, "attention_prefill": 20, "attention_decode": 20, "elementwise": 12}
-PATIENT = 3  # times as many otherwise
-LARGE = 4  # caches that a tensor fills whose copy shows the memory's bandwidth
-COLD = 2  # caches that operands used in turn fill
+PATIENT = 3  # factor for other measurements
+LARGE = 4  # size of a tensor in caches, to measure the memory bandwidth by a copy
+COLD = 2  # size in caches of all operands that are used in turn
 
 
 @dataclass(frozen=True)
 class MachineFacts:
-    """What sizes are chosen by: rough FLOP/s and bytes/s, the bytes of the largest cache and of the memory.
+    """Rough rates of a machine for the choice of sizes.
 
-    `dtypes` are those of products and attention, the first of them that of all else. Results are smaller
-    than `fresh_bytes`, where a CPU's allocator begins to fetch fresh pages for each.
+    - FLOP/s and bytes/s, and the sizes of the largest cache and of the memory in bytes.
+    - `dtypes`: Dtypes of products and attention; the first is also that of other ops.
+    - `fresh_bytes`: Results are smaller, because a CPU's allocator maps new pages for larger ones.
     """
 
     dtypes: Sequence[str]
@@ -145,27 +145,32 @@ class MachineFacts:
     fresh_bytes: float = math.inf
 
     def seconds(self, point: MeasurePoint) -> float:
-        """About how long it takes."""
+        """Approximate seconds of a point."""
         return point.flops / self.flops + point.bytes / self.bandwidth
 
     def allows(self, point: MeasurePoint, longest_s: float) -> bool:
-        """Whether a call is short enough, its operands fit a 16th of the memory, and its result is reused."""
+        """Whether a call is short enough, its operands fit a 16th of the memory, and its result memory is
+        reused.
+        """
         fits = point.bytes <= self.memory_bytes / 16 and point.result_bytes < self.fresh_bytes
         return fits and self.seconds(point) <= longest_s
 
 
 def operand_count(facts: MachineFacts, held: int, most: int = 2**31) -> int:
-    """How many operands of `held` bytes to use in turn, so that each has left the cache meanwhile."""
+    """Number of operands of `held` bytes to use in turn, so that each has left the cache before its
+    next use.
+    """
     return max(2, min(most, -(-COLD * facts.cache_bytes // held)))
 
 
 def measurement_plan(
     facts: MachineFacts, budget_s: float, *, quick: bool = False, seed: int = 0
 ) -> list[MeasurePoint]:
-    """The points to time in so many seconds: first those that show peaks, then some of each kind at random.
+    """The points to time in `budget_s` seconds: first those that measure peaks, then random points of each
+    kind.
 
-    So stopping early leaves even gaps. A call takes a 1000th of the time at most; `quick` draws a third as
-    many.
+    The random order leaves even gaps if time runs out. A call takes at most a 1000th of the time. `quick`
+    selects a third of the points.
     """
     points = [*_products(facts), *_attentions(facts), *_streams(facts)]
     random, drawn = np.random.default_rng(seed), dict[tuple[str, str | int], int]()
@@ -202,7 +207,7 @@ def _streams(facts: MachineFacts) -> Iterator[MeasurePoint]:
 
 
 def _bandwidth(facts: MachineFacts) -> Iterator[MeasurePoint]:
-    """Copies and sums of what no cache holds."""
+    """Copies and sums of tensors that do not fit in a cache."""
     for op, times in product(PEAKS, (LARGE, 2 * LARGE)):
         rows = max(1, times * facts.cache_bytes // (1024 * parse_dtype(facts.dtypes[0]).bits // 8))
         yield stream(op, facts.dtypes[0], rows, 1024)
@@ -221,7 +226,7 @@ def record(
     clock: Callable[[], float] = time.monotonic,
     tell: Callable[[int, MeasurePoint], None] = lambda *_: None,
 ) -> list[tuple[MeasurePoint, float]]:
-    """The points with their seconds, as many as `budget_s` allows; those that cannot be done are left out."""
+    """Time the points within `budget_s` seconds; unsupported points are omitted."""
     end, found = clock() + budget_s, []
     for n, point in enumerate(points):
         if clock() >= end:
@@ -235,7 +240,7 @@ def record(
 def write(
     folder: Path, timed: Sequence[tuple[MeasurePoint, float]], gpu: str, framework: str, kernel: str = "torch"
 ) -> list[Path]:
-    """A CSV file for each kind of point, rows in order of size; the paths."""
+    """Write a CSV file for each kind of point, rows in order of size; return the paths."""
     paths = []
     for file in dict.fromkeys(point.file for point, _ in timed):
         rows: list[dict[str, object]] = []

@@ -1,9 +1,8 @@
 """Formats of measured tables: one file per format, with its columns and the program of a row.
 
 Start with `table.py` (`TableFormat`, `KernelTable`, `load`), then `gemm.py`, a short example. A format is a
-class that is found by its columns and registers itself under its name; rows that are alike in all but sizes
-share one program with symbolic dimensions. `whole.py`, `chat.py` and `engine_memory.py` have tables of
-whole models.
+class that is found by its columns and registers itself under its name. Rows that differ only in sizes share
+one program with symbolic dimensions. `whole.py`, `chat.py` and `engine_memory.py` are tables of whole models.
 
 May import: what `silicon` may, and `silicon/rows.py`; not `calibrate`, `validate` or `measure`.
 """

@@ -22,7 +22,9 @@ HEADS = ("num_heads", "num_kv_heads", "head_dim")
 
 @lru_cache(maxsize=256)
 def attention(dtype: str, kv: str, mask: str, keys: str = "c") -> Program:
-    """q of `b` sequences with `t` new tokens, `g`·`r` heads of `d`, over `keys`: `t`, or a cache of `c`."""
+    """Attention of `b` sequences with `t` new tokens and `g`·`r` heads of size `d` over `keys`: `t`, or a
+    cache of `c`.
+    """
     if dtype not in TYPES or (kv or dtype) not in TYPES:
         raise InputError(f"dtype {dtype!r} with {kv!r} of an attention is not known")
     q_type, kv_type = TYPES[dtype], TYPES[kv or dtype]
@@ -35,12 +37,12 @@ def attention(dtype: str, kv: str, mask: str, keys: str = "c") -> Program:
 
 
 def prompts(rows: Table) -> Array:
-    """The symbol of the keys of each row: those of its new tokens where nothing is before them."""
+    """The symbol of the number of keys of each row: `t` for prompts without cached tokens, otherwise `c`."""
     return np.where(rows["context"] == rows["q_len"], "t", "c").astype(object)
 
 
 class AttentionTable(KernelTable):
-    """New tokens of uniform sequences after those that they see; `context` counts both."""
+    """Attention of uniform sequences. `context` counts cached and new tokens."""
 
     name = "attention"
     numbers = columns("batch", "q_len", "context", *HEADS, window=Column(low=0, empty=0))
@@ -53,25 +55,22 @@ class AttentionTable(KernelTable):
     variants = True
 
     def program(self, *key: Any) -> Program:
-        """One op."""
         dtype, kv, window, keys = key
         return attention(dtype, kv, f"window({int(window)})" if window else "causal", keys)
 
-    def completed(self, rows: Table, device: Device) -> Table:
-        """A prompt reads its own keys alone."""
+    def derived_columns(self, rows: Table, device: Device) -> Table:
+        """Prompts without cached tokens attend only to their own keys."""
         return Table({**rows.columns, "keys": prompts(rows)})
 
     def sizes(self, rows: Table) -> dict[str, Array]:
-        """Query heads in groups, one for each head of keys and values."""
         return {**super().sizes(rows), "r": rows["num_heads"] / rows["num_kv_heads"]}
 
-    def kinds(self, rows: Table) -> Array:
-        """A step of one token after others is decode; a prompt of one token is read like others."""
+    def row_kinds(self, rows: Table) -> Array:
+        """Decode for one token after cached tokens, otherwise prefill, including prompts of one token."""
         decodes = (rows["q_len"] == 1) & (rows["context"] > 1)
         return np.where(decodes, "attention_decode", "attention_prefill").astype(object)
 
-    def wrong(self, rows: Table) -> dict[str, Array]:
-        """Heads that cannot be grouped, and contexts without their new tokens."""
+    def invalid_rows(self, rows: Table) -> dict[str, Array]:
         return {
             "num_kv_heads does not divide num_heads": rows["num_heads"] % rows["num_kv_heads"] > 0,
             "context is past + q_len, so it is not below q_len": rows["context"] < rows["q_len"],
@@ -79,7 +78,7 @@ class AttentionTable(KernelTable):
 
 
 class EncoderTable(KernelTable):
-    """Sequences in which every token sees every other."""
+    """Full attention: each token attends to all tokens."""
 
     name = "attention_encoder"
     numbers = columns("batch", "q_len", "num_heads", "head_dim")
@@ -91,9 +90,7 @@ class EncoderTable(KernelTable):
     variants = True
 
     def program(self, *key: Any) -> Program:
-        """One op."""
         return attention(*key, "", "full", "t")
 
     def sizes(self, rows: Table) -> dict[str, Array]:
-        """All heads have keys of their own."""
         return {**super().sizes(rows), "r": np.ones(len(rows))}

@@ -1,4 +1,4 @@
-"""Tables of chat logs: requests by their tokens, and their measured times, if any."""
+"""Tables of chat logs: requests with their numbers of tokens, and measured times, if any."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from llmir.base.values import FrozenDict
 
 from .table import TableFormat
 
-# Of measured times: the figure, by what its column may be called before the unit.
+# Figures of measured times, with the names of their columns before the unit.
 FIGURES = {
     "ttft": ("ttft", "time_to_first_token"),
     "tpot": ("tpot", "itl", "time_per_output_token"),
@@ -22,7 +22,7 @@ TIME = Column(1e-9, 1e15, whole=False, empty=nan)
 
 
 def timed(names: Sequence[str], unit: str = "") -> list[tuple[str, str, float]]:
-    """Columns of measured times: name, figure, and the seconds in its unit; 0 where no unit is said.
+    """Columns of measured times: name, figure, and the seconds of its unit; 0 without a unit.
 
     >>> timed(["input_tokens", "TTFT_ms", "latency", "note"])
     [('TTFT_ms', 'ttft', 0.001), ('latency', 'e2e', 0.0)]
@@ -38,11 +38,10 @@ def timed(names: Sequence[str], unit: str = "") -> list[tuple[str, str, float]]:
 
 
 class ChatTable(TableFormat):
-    """Requests of one model, device and engine, which the table does not say."""
+    """Requests of one model, device and engine, which are not in the table."""
 
     name = "chat"
     numbers = FrozenDict(dict.fromkeys(("input_tokens", "output_tokens"), Column(1, LONGEST / 2)))
 
     def extra(self, names: Sequence[str]) -> dict[str, Column]:
-        """Those of measured times."""
         return {column: TIME for column, _, _ in timed(names)}

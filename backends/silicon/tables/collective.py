@@ -1,4 +1,4 @@
-"""Tables of collectives, in one node or between the nodes of a known cluster; and of token dispatch."""
+"""Tables of collectives within one node or between the nodes of a known cluster, and of token dispatch."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from llmir.ir.tools.build import Builder
 from .table import MORE, WHOSE, KernelTable, columns
 
 SEND = "send_recv"
-SENT_TYPES = {"fp8": "fp8_e4m3_b1x128.mmk"}  # by token and 128 values, as DeepEP casts
-# A table's word -> the op, and its input as it lies, of one byte or two an element.
+SENT_TYPES = {"fp8": "fp8_e4m3_b1x128.mmk"}  # one scale per token and 128 values, as in DeepEP
+# By op name of a table: the opcode, and its sharded input with one or two bytes per element.
 OPS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "all_reduce": ("all_reduce", "{type}[s]+{plus}", {}),
     "all_gather": ("all_gather", "{type}[s@{at}]", {"dim": 0}),
@@ -35,7 +35,7 @@ OPS: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 
 ROUTED, LENGTHS = ("topk", "experts", "sms"), ("tokens", "hidden")
-# A table's word -> whether tokens come back, and the mode of DeepEP's kernels.
+# By op name of a table: whether tokens return, and the mode of DeepEP's kernels.
 DISPATCH = {
     "deepep_normal_dispatch": (False, "normal"),
     "deepep_normal_combine": (True, "normal"),
@@ -46,7 +46,7 @@ DISPATCH = {
 
 @lru_cache(maxsize=1 << 12)
 def noted(note: str) -> Mapping[str, float]:
-    """The numbers that a note has by name, as Vidur's and AIConfigurator's tables write them.
+    """The numbers in a note by name, in the notation of the tables of Vidur and AIConfigurator.
 
     >>> noted("devices_per_node=4"), noted("nccl-tests"), noted("topk=8;experts=128")
     ({'devices_per_node': 4.0}, {}, {'topk': 8.0, 'experts': 128.0})
@@ -55,7 +55,7 @@ def noted(note: str) -> Mapping[str, float]:
 
 
 class CollectiveTable(KernelTable):
-    """`bytes` as nccl-tests count them, among `num_gpus`."""
+    """Collectives of `bytes` bytes, counted as in nccl-tests, among `num_gpus` ranks."""
 
     name = "collective"
     numbers = columns("num_gpus", bytes=Column(high=1e13))
@@ -64,10 +64,10 @@ class CollectiveTable(KernelTable):
     key = ("op", "num_gpus", "dtype", "nodes", "slots", *ROUTED)
     variants = True
 
-    def completed(self, rows: Table, device: Device) -> Table:
-        """Over how many nodes the ranks lie, and how many devices each has, 0 where nothing joins them.
+    def derived_columns(self, rows: Table, device: Device) -> Table:
+        """The number of nodes, and the devices per node (`slots`, 0 without a known network).
 
-        Of dispatch and combine also what their notes say: tokens of a rank, hidden, topk, experts, sms.
+        For dispatch and combine, the notes also give tokens per rank, hidden size, top-k, experts and SMs.
         """
         slots = device.node.devices if device.node and device.node.network else 0
         notes = [noted(note) for note in rows["note"]]
@@ -81,7 +81,6 @@ class CollectiveTable(KernelTable):
         return Table({**rows.columns, **said, "nodes": nodes, "slots": np.full(len(rows), slots)})
 
     def program(self, *key: Any) -> Program:
-        """One op."""
         op, ranks, dtype, nodes, slots, *routed = key
         if op in DISPATCH:
             top_k, experts, sms = map(int, routed)
@@ -89,21 +88,22 @@ class CollectiveTable(KernelTable):
         return collective(op, int(ranks), dtype == "int8", nodes, int(slots))
 
     def sizes(self, rows: Table) -> dict[str, Array]:
-        """Elements; of an exchange, the payload is a rank's rows. Of a dispatch, tokens of all ranks."""
+        """Elements. The payload of an exchange is the rows of a rank; a dispatch counts tokens of
+        all ranks.
+        """
         whole = np.where(rows["op"] == "alltoall", rows["num_gpus"], 1)
         elements = rows["bytes"] * whole / np.where(rows["dtype"] == "int8", 1, 2)
         return {"s": elements, "t": rows["tokens"] * rows["num_gpus"], "h": rows["hidden"]}
 
-    def wrong(self, rows: Table) -> dict[str, Array]:
-        """What is between nodes, over whatever network."""
+    def invalid_rows(self, rows: Table) -> dict[str, Array]:
         return {
             "between nodes: the table does not say over which network": (rows["nodes"] > 1)
             & (rows["slots"] == 0),
             "a collective takes two ranks at least": rows["num_gpus"] < 2,
         }
 
-    def left_out_together(self, rows: Table) -> list[tuple[Any, ...]]:
-        """Sizes of a decade; of a dispatch, layers of one shape."""
+    def held_out_groups(self, rows: Table) -> list[tuple[Any, ...]]:
+        """Groups by decade of bytes; a dispatch by the shape of the layer."""
         notes = [noted(note) for note in rows["note"]]
         shapes = [tuple(note.get(name, 0.0) for name in ("hidden", "topk", "experts")) for note in notes]
         decades = np.floor(np.log10(rows["bytes"]))
@@ -112,9 +112,9 @@ class CollectiveTable(KernelTable):
 
 @lru_cache(maxsize=64)
 def collective(op: str, ranks: int, narrow: bool, nodes: float = 1, slots: int = 0) -> Program:
-    """The op among so many ranks, of elements of one byte or of two.
+    """The program of an op among `ranks` ranks, with elements of one byte (`narrow`) or two.
 
-    Those of several `nodes` of so many `slots` leave the rest of each idle.
+    If the ranks are on several `nodes` with `slots` devices each, the other devices are idle.
     """
     if op not in OPS:
         raise InputError(f"no op is a {op!r}")
@@ -133,7 +133,7 @@ def collective(op: str, ranks: int, narrow: bool, nodes: float = 1, slots: int =
 
 
 def laid(ranks: int, nodes: float, slots: int) -> Mesh:
-    """So many ranks over nodes of so many slots."""
+    """The mesh of `ranks` ranks over `nodes` nodes with `slots` devices each."""
     if ranks % nodes or slots % (ranks / nodes):
         raise InputError(f"{ranks} ranks do not lie alike over {nodes:g} nodes of {slots}")
     each = int(ranks / nodes)
@@ -144,7 +144,7 @@ def laid(ranks: int, nodes: float, slots: int) -> Mesh:
 def dispatch(
     op: str, ranks: int, dtype: str, nodes: float, slots: int, top_k: int, experts: int, sms: int
 ) -> Program:
-    """Tokens of `h` values, `t` on all ranks, to their experts, which they choose at random; or back."""
+    """Dispatch or combine of `t` tokens of all ranks with `h` values, to uniformly random experts."""
     back, mode = DISPATCH[op]
     mesh = laid(ranks, nodes, slots)
     at = ".".join(mesh.atoms("tp"))

@@ -19,12 +19,12 @@ from .attention import TYPES
 from .table import MORE, WHOSE, KernelTable, columns
 
 FP8 = "fp8_e4m3_t"
-NARROWS = ("scale_matrix", "static", "rms_norm_quant_fp8")  # their dtype may be the result's
+NARROWS = ("scale_matrix", "static", "rms_norm_quant_fp8")  # the dtype column may be that of the result
 Build = Callable[..., Any]
 
 
 def _row(op: str, operands: int = 1, weights: int = 0, **options: Any) -> Build:
-    """`m` rows of `n` values."""
+    """An op on `m` rows of `n` values."""
 
     def build(b: Builder, type: str, turns: int) -> Value:
         x = [b.input(f"{type}[m, n]", name=f"x{i}") for i in range(operands)]
@@ -36,12 +36,12 @@ def _row(op: str, operands: int = 1, weights: int = 0, **options: Any) -> Build:
 
 
 def _rope(b: Builder, type: str, turns: int) -> Value:
-    """The query and key heads of `m` tokens, `n` values of each in all."""
+    """The rotary embedding of the query and key heads of `m` tokens, with `n` values in total."""
     return b.rope(b.input(f"{type}[1, m, n]", name="x"))
 
 
 def _appended(b: Builder, type: str, turns: int) -> Value:
-    """The same of `n` queries, keys and values each, which go to the cache."""
+    """Rotary embedding and cache write of `n` values each of queries, keys and values."""
     q = b.input(f"{type}[1, m, 1, 1, n]", name="q")
     k, v = (b.input(f"{type}[1, m, 1, n]", name=name) for name in "kv")
     caches = (b.cache(f"{type}[1, p, 1, n]", name=f"{name}_cache") for name in "kv")
@@ -49,14 +49,14 @@ def _appended(b: Builder, type: str, turns: int) -> Value:
 
 
 def _apart(b: Builder, type: str, turns: int) -> Value:
-    """What rotates these queries and keys, and what writes keys and values to the cache: two kernels."""
+    """Two kernels: the rotary embedding of queries and keys, and the cache write of keys and values."""
     b.output(b.rope(b.input(f"{type}[1, m, 2, n]", name="qk")))
     return b.append(
         b.cache(f"{type}[1, p, 2, n]", name="kv_cache"), b.input(f"{type}[1, m, 2, n]", name="kv")
     )
 
 
-# A table's word -> what it is. Of a gelu the bytes are those of any activation of one operand.
+# Builders by the op name of a table. A gelu has the bytes of any activation of one operand.
 OPS: dict[str, Build] = {
     "add": _row("add", 2),
     "rms_norm": _row("rms_norm", weights=1),
@@ -76,7 +76,7 @@ OPS: dict[str, Build] = {
 
 
 class ElementwiseTable(KernelTable):
-    """`cols` values of each of `rows`; all heads of a token are its columns."""
+    """Ops on `rows` rows with `cols` values. All heads of a token are in its columns."""
 
     name = "elementwise"
     numbers = columns("rows", "cols")
@@ -84,22 +84,23 @@ class ElementwiseTable(KernelTable):
     more = (*MORE, "timing")
     key = ("timed", "dtype", "turns")
 
-    def completed(self, rows: Table, device: Device) -> Table:
-        """What is timed is what the table names unless its source says otherwise."""
+    def derived_columns(self, rows: Table, device: Device) -> Table:
+        """The timed op is that of the table unless its source states another one."""
         timed = np.where(rows["timed"] == "", rows["op"], rows["timed"])
         return Table({**rows.columns, "timed": timed, "turns": np.nan_to_num(rows["turns"])})
 
     def program(self, *key: Any) -> Program:
-        """Mostly one op."""
         return elementwise(*key)
 
     def sizes(self, rows: Table) -> dict[str, Array]:
-        """Rows and columns, a third of these for each of queries, keys and values, after one token."""
+        """Rows and columns. A rope with cache write has a third of the columns each for queries, keys and
+        values.
+        """
         each = rows["cols"] / np.where(rows["op"] == "rope_append", 3, 1)
         return {"m": rows["rows"], "n": each, "p": np.ones(len(rows))}
 
-    def left_out_together(self, rows: Table) -> list[tuple[Any, ...]]:
-        """All of a width; of what has a scale or a sum a row, all of as many rows, where these differ."""
+    def held_out_groups(self, rows: Table) -> list[tuple[Any, ...]]:
+        """Groups by width; ops with a scale or sum per row are grouped by rows, if the rows differ."""
         by_rows = np.array([op in ("softmax", "add") or "norm" in op for op in rows["op"]])
         by_rows &= len(set(rows["rows"])) > 1
         return list(zip(by_rows, np.where(by_rows, rows["rows"], rows["cols"]), strict=True))
@@ -107,7 +108,7 @@ class ElementwiseTable(KernelTable):
 
 @lru_cache(maxsize=256)
 def elementwise(timed: str, dtype: str, turns: int = 0) -> Program:
-    """What is timed, of so many rows and columns; of what is narrowed the table's type is the result's."""
+    """The program of a timed op; for quantization, the dtype of the table is that of the result."""
     if timed not in OPS:
         raise InputError(f"no op is a {timed!r}")
     type = "bf16" if timed in NARROWS and dtype == "fp8" else TYPES.get(dtype, "")

@@ -18,13 +18,13 @@ LIMIT = Column(1, LONGEST, empty=nan)
 
 
 class MemoryTable(TableFormat):
-    """Amounts of memory, by the words in the column `by`."""
+    """Amounts of memory, grouped by the column `by`."""
 
     by: ClassVar[str] = "engine"
 
 
 class EngineStartTable(MemoryTable):
-    """Starts of an engine: what it was given, and what its log says that it made of it."""
+    """Starts of an engine: its settings, and the memory in its log."""
 
     name = "engine memory"
     numbers = FrozenDict(
@@ -41,7 +41,7 @@ class EngineStartTable(MemoryTable):
 
 
 class PeakMemoryTable(MemoryTable):
-    """Runs of a model on one GPU, and the most memory that was taken."""
+    """Runs of a model on one GPU, and their peak memory."""
 
     name = "peak memory"
     by = "framework"
@@ -58,7 +58,7 @@ class PeakMemoryTable(MemoryTable):
 
 
 class MemorySeriesTable(MemoryTable):
-    """The memory that was taken while a request ran, by tokens that were out or seconds that had gone."""
+    """Memory while a request runs, by output tokens or by seconds."""
 
     name = "memory series"
     numbers = FrozenDict(

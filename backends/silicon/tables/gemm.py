@@ -24,18 +24,18 @@ TIMED = ("product", "quantize+product", "static+product")
 
 
 def tensor(scheme: str, roles: str, *shape: object) -> Tensor:
-    """A type whose scales, if it has any, lie by the roles of its dimensions."""
+    """A tensor type whose scales, if any, follow the roles of its dimensions."""
     plain = parse_tensor(f"{scheme}[{', '.join(map(str, shape))}]")
     return plain.to(plain.dtype.laid(roles))
 
 
 def wide_type(dtype: str) -> str:
-    """The type of results, and of x before it is narrowed."""
+    """The dtype of results, and of x before quantization."""
     return PRODUCTS[dtype][0] if PRODUCTS[dtype][0] in WIDE else "bf16"
 
 
 class GemmTable(KernelTable):
-    """Products, with narrow x where the table's dtype is of both sides."""
+    """Matrix products. A quantized dtype of the table applies to x and w."""
 
     name = "gemm"
     numbers = columns("m", "n", "k", turns=Column(low=0, empty=nan))
@@ -45,8 +45,8 @@ class GemmTable(KernelTable):
     symbols = FrozenDict(m="m", n="n", k="k")
     groups = ("n", "k")
 
-    def completed(self, rows: Table, device: Device) -> Table:
-        """What is timed and how many weights are used in turn, as far as the rows and their source say."""
+    def derived_columns(self, rows: Table, device: Device) -> Table:
+        """The timed ops and the number of weights used in turn, from the rows and their source."""
         narrow = [PRODUCTS.get(d, WIDE)[0] not in WIDE for d in rows["dtype"]]
         usual = np.where(narrow, "quantize+product", "product")
         timed = np.where(rows["timed"] == "", usual, rows["timed"])
@@ -59,7 +59,7 @@ class GemmTable(KernelTable):
     @staticmethod
     @lru_cache(maxsize=1024)
     def program(*key: Any, m: object = "m", n: object = "n", k: object = "k") -> Program:
-        """The product, of weights that are used in turn."""
+        """The product, with weights that are used in turn."""
         dtype, timed, turns = key
         if dtype not in PRODUCTS:
             raise InputError(f"dtype {dtype!r} of a gemm is not known")

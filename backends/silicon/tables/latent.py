@@ -22,14 +22,16 @@ from .gemm import WIDE, tensor
 from .table import MORE, WHOSE, KernelTable, columns
 
 TYPES, PRODUCTS = known_sources()["types"], known_sources()["products"]
-HIDDEN, QUERY = 7168, 1536  # of DeepSeek-V3, of which whole blocks are
-LATENT, ROTARY, HEAD = 512, 64, 128  # of DeepSeek-V2 and V3, of which all rows are
+HIDDEN, QUERY = 7168, 1536  # of DeepSeek-V3, the model of the rows of whole blocks
+LATENT, ROTARY, HEAD = 512, 64, 128  # of DeepSeek-V2 and V3, the models of all rows
 _PRODUCTS = {"mla_gen_pre": "t g u, l g u -> t g l", "mla_gen_post": "t g l, l g u -> t g u"}
 
 
 @lru_cache(maxsize=64)
 def core(dtype: str, kv: str, form: str, keys: str) -> Program:
-    """q of `b` sequences with `t` new tokens and `g` heads, over `keys` tokens: `t`, or caches of `c`."""
+    """Latent attention of `b` sequences with `t` new tokens and `g` heads over `keys`: `t`, or
+    caches of `c`.
+    """
     if dtype not in TYPES or (kv or dtype) not in TYPES:
         raise InputError(f"dtype {dtype!r} with {kv!r} of an attention is not known")
     q_type, kv_type = TYPES[dtype], TYPES[kv or dtype]
@@ -49,9 +51,9 @@ def core(dtype: str, kv: str, form: str, keys: str) -> Program:
 
 @lru_cache(maxsize=64)
 def product(dtype: str, scope: str, timed: str) -> Program:
-    """The product of `t` tokens' queries with what expands keys, or of latents with what expands values.
+    """The absorbed product of `t` tokens: queries with the weight of keys, or latents with that of values.
 
-    It is of the same weights in each call.
+    Each call uses the same weights.
     """
     if dtype not in PRODUCTS:
         raise InputError(f"dtype {dtype!r} of a product is not known")
@@ -70,7 +72,7 @@ def product(dtype: str, scope: str, timed: str) -> Program:
 
 @lru_cache(maxsize=64)
 def block(products: str, kv: str, form: str) -> Program:
-    """All of attention after its norm, by products of this dtype; a prompt is read whole."""
+    """Attention after its norm, with products of this dtype. A prompt is processed whole."""
     if products not in PRODUCTS or kv not in TYPES:
         raise InputError(f"a block with products in {products!r} and a cache in {kv!r} is not known")
     x_type, w_type = PRODUCTS[products]
@@ -112,7 +114,10 @@ def block(products: str, kv: str, form: str) -> Program:
 
 
 class LatentTable(KernelTable):
-    """New tokens of uniform sequences; `context` counts those before too. Of products `batch` is tokens."""
+    """Latent attention of uniform sequences.
+
+    `context` includes new tokens; for products, `batch` counts tokens.
+    """
 
     name = "mla"
     numbers = columns("batch", "q_len", "num_heads", context=Column(low=0))
@@ -126,7 +131,6 @@ class LatentTable(KernelTable):
     fits = ("mla_", "bmm_")
 
     def program(self, *key: Any) -> Program:
-        """One op."""
         dtype, kv, scope, timed, keys = key
         if scope in _PRODUCTS:
             return product(dtype, scope, timed)
@@ -136,16 +140,15 @@ class LatentTable(KernelTable):
             raise InputError(f"scope {scope!r} is not known, only cores, products and DeepSeek-V3's blocks")
         return core(dtype, kv, timed or "naive", keys)
 
-    def completed(self, rows: Table, device: Device) -> Table:
-        """A prompt reads its own keys alone."""
+    def derived_columns(self, rows: Table, device: Device) -> Table:
+        """Prompts without cached tokens attend only to their own keys."""
         return Table({**rows.columns, "keys": prompts(rows)})
 
     def sizes(self, rows: Table) -> dict[str, Array]:
-        """Of a product, tokens and heads."""
         new = np.where(rows["phase"] == "bmm", rows["batch"], rows["q_len"])
         return {**super().sizes(rows), "t": new, "p": rows["context"] - new}
 
-    def kinds(self, rows: Table) -> Array:
-        """By phase, and what the whole block is of."""
+    def row_kinds(self, rows: Table) -> Array:
+        """The phase, with a prefix for whole blocks."""
         block = np.array([str(scope).startswith("module") for scope in rows["scope"]], dtype=bool)
         return np.where(block, "mla_block_", "mla_").astype(object) + rows["phase"]

@@ -24,7 +24,7 @@ LAYER, BARE, GROUPED, WIDENED = "layer", "layer of narrow rows", "products", "wi
 
 
 def balanced_or_power_law(distribution: str) -> float:
-    """Exponent of the power law that loads of experts follow; 0 if they are balanced. Else a ValueError.
+    """Exponent of the power law of expert loads; 0 if they are balanced. ValueError for other distributions.
 
     >>> balanced_or_power_law("balanced"), balanced_or_power_law("power_law_1.2")
     (0.0, 1.2)
@@ -47,7 +47,10 @@ LAW = Column(
 
 
 class MoeTable(KernelTable):
-    """`num_tokens` over all ranks, of which each holds its share of the experts, and of each a part."""
+    """Layers with `num_tokens` tokens of all ranks.
+
+    Each rank has a share of the experts and a part of each expert.
+    """
 
     name = "moe"
     numbers = columns(
@@ -61,8 +64,8 @@ class MoeTable(KernelTable):
     variants = True
     fits = ("moe_",)
 
-    def completed(self, rows: Table, device: Device) -> Table:
-        """The law of each row's routing."""
+    def derived_columns(self, rows: Table, device: Device) -> Table:
+        """The routing law of each row."""
         laws = np.empty(len(rows), dtype=object)
         said = zip(rows["distribution"], rows["routing"], rows["moe_ep"], strict=True)
         for i, (exponent, form, ranks) in enumerate(said):
@@ -71,15 +74,14 @@ class MoeTable(KernelTable):
         timed = np.where(rows["timed"] == "", LAYER, rows["timed"])
         return Table({**rows.columns, "law": laws, "timed": timed})
 
-    def wrong(self, rows: Table) -> dict[str, Array]:
-        """Experts that ranks do not share evenly."""
+    def invalid_rows(self, rows: Table) -> dict[str, Array]:
         return {
             "a token chooses more experts than there are": rows["topk"] > rows["num_experts"],
             "the ranks do not divide the experts": rows["num_experts"] % rows["moe_ep"] > 0,
         }
 
     def program(self, *key: Any) -> Program:
-        """The layer, or its products."""
+        """The layer, or its grouped products."""
         timed, dtype, experts, ranks, top_k, routing = key
         if dtype not in PRODUCTS:
             raise InputError(f"dtype {dtype!r} of a moe is not known")
@@ -93,11 +95,11 @@ class MoeTable(KernelTable):
         return layer(held, *sizes, routing, narrow=timed == BARE)
 
     def sizes(self, rows: Table) -> dict[str, Array]:
-        """Tokens of all ranks, inputs, and inner values of one rank."""
+        """Tokens of all ranks, the hidden size, and the intermediate size of one rank."""
         return {"t": rows["num_tokens"], "h": rows["hidden"], "f": rows["inter"] / rows["moe_tp"]}
 
     def untimed(self, program: Program) -> frozenset[str]:
-        """At the end ranks add up what they have, which no kernel of a rank does."""
+        """The sum over ranks at the end, which is not a kernel of one rank."""
         return frozenset(n.name for n in program.graphs["main"].nodes if n.op.kind == "collective")
 
 
@@ -105,11 +107,12 @@ class MoeTable(KernelTable):
 def layer(
     dtype: str, experts: int, ranks: int, top_k: int, routing: str = "even", *, narrow: bool = False
 ) -> Program:
-    """A layer of experts as one of `ranks` runs it: `t` tokens of all of them, `h` inputs, `f` inner values.
+    """An expert layer on one of `ranks` ranks: `t` tokens of all ranks, hidden size `h`, intermediate size
+    `f`.
 
-    Each rank has all tokens and keeps the rows of its experts, as many as `routing` says. x is narrowed by an
-    op of its own unless it comes `narrow`. Where tokens `arrived` at one rank, the program is of that rank
-    alone.
+    Each rank has all tokens and processes the rows of its experts, by the law `routing`. If `narrow` is
+    false, a separate op quantizes x. If the tokens have already arrived at one rank, the program is that of
+    this rank.
     """
     x_type, w_type = PRODUCTS[dtype]
     wide = wide_type(dtype)
@@ -146,7 +149,7 @@ def layer(
 
 @lru_cache(maxsize=256)
 def products(dtype: str, experts: int, top_k: int, routing: str = "even") -> Program:
-    """The two grouped products of a layer alone, the first of gate and up, of rows that come as they are."""
+    """The two grouped products of a layer, the first of gate and up, without sorting and activation."""
     x_type, w_type = PRODUCTS[dtype]
     rows = top_k * Dim.symbol("t")
     b = Builder()
@@ -161,7 +164,7 @@ def products(dtype: str, experts: int, top_k: int, routing: str = "even") -> Pro
 
 
 def _grouped(b: Builder, operands: tuple[Value, ...], **of: Any) -> tuple[Value, ...]:
-    """Products of rows and so many weights."""
+    """Grouped products of rows and weights."""
     many = len(operands) - 2
     einsum = f"s i, {'[e] i o, ' * many}s -> {', '.join(['s o'] * many)}"
     found = b.grouped_linear(*operands, einsum=einsum, **of)

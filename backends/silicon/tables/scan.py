@@ -17,10 +17,10 @@ from llmir.ir.tools.build import Builder
 
 from .table import MORE, WHOSE, KernelTable, columns
 
-CONVS = {"conv": 1, "conv_qkv": 3, "conv_k": 1}  # kernels of a call
+CONVS = {"conv": 1, "conv_qkv": 3, "conv_k": 1}  # kernels per call
 HEADS = ("num_k_heads", "head_k_dim", "num_v_heads", "head_v_dim")
 SSD = ("nheads", "head_dim", "d_state", "n_groups")
-# A family's scan, with its operands; the last is the state.
+# The scan of each family with its operands; the last operand is the state.
 KEYS, HEAD, VALUES = "bf16[b, t, g, d]", "bf16[b, t, g, r]", "bf16[b, t, g, r, e]"
 SCANS: dict[str, tuple[type[Scan], tuple[str, ...]]] = {
     "gdn": (GatedDelta, (KEYS, KEYS, VALUES, "fp32[b, t, g, r]", HEAD, "fp32[b, g, r, d, e]")),
@@ -31,7 +31,10 @@ SCANS: dict[str, tuple[type[Scan], tuple[str, ...]]] = {
 
 @lru_cache(maxsize=64)
 def linear_attention(family: str, timed: str, taps: float) -> Program:
-    """`t` tokens of `b` sequences, of `g`·`r` heads with keys of `d` and values of `e`, or `f` channels."""
+    """A scan or convolution of `t` tokens of `b` sequences.
+
+    Scans have `g`·`r` heads with keys of size `d` and values of size `e`; convolutions have `f` channels.
+    """
     b = Builder()
     if timed in CONVS and taps >= 2:
         for i in range(CONVS[timed]):
@@ -49,10 +52,10 @@ def linear_attention(family: str, timed: str, taps: float) -> Program:
 
 
 class LinearAttentionTable(KernelTable):
-    """`seq_len` tokens of `batch` sequences: a prompt (`phase` context), a step (generation), or a draft that
-    is verified.
+    """Linear attention of `seq_len` tokens of `batch` sequences.
 
-    Heads are of delta nets, or of Mamba 2, whose heads, head size, state and groups have names of their own.
+    `phase` is context (a prompt), generation (a step) or verify (draft tokens). The heads are those of delta
+    nets. Mamba 2 has separate columns for heads, head size, state and groups.
     """
 
     name = "linear_attention"
@@ -63,10 +66,10 @@ class LinearAttentionTable(KernelTable):
     groups = ("num_k_heads", "num_v_heads", "nheads", "d_state")
     finer = ("batch",)
 
-    def completed(self, rows: Table, device: Device) -> Table:
-        """What is timed, where the source does not say it: by the kernel's name, or by the phase.
+    def derived_columns(self, rows: Table, device: Device) -> Table:
+        """The timed kernel, from the source, the kernel name or the phase.
 
-        Rows of a single token are apart, since it takes another kernel.
+        Rows with a single token form a separate group, because another kernel processes them.
         """
         convolves = np.array(["conv1d" in kernel for kernel in rows["kernel"]], dtype=bool)
         usual = np.where(convolves, "conv", np.where(rows["phase"] == "context", "chunks", "update"))
@@ -74,12 +77,14 @@ class LinearAttentionTable(KernelTable):
         return Table({**rows.columns, "timed": timed, "single": rows["seq_len"] == 1})
 
     def program(self, *key: Any) -> Program:
-        """One op, or three of q, k and v."""
+        """One op, or one each for q, k and v."""
         family, timed, taps, _ = key
         return linear_attention(family, timed, taps)
 
     def sizes(self, rows: Table) -> dict[str, Array]:
-        """Drafts that are verified keep the last tokens behind each: for a convolution each is a sequence."""
+        """The sizes. Verified drafts store a state after each token, so each is a sequence for a
+        convolution.
+        """
         ssd, timed = rows["family"] == "mamba2", rows["timed"]
         keys, values = (rows[f"num_{x}_heads"] * rows[f"head_{x}_dim"] for x in "kv")
         wide = rows["nheads"] * rows["head_dim"] + 2 * rows["n_groups"] * rows["d_state"]
@@ -97,14 +102,13 @@ class LinearAttentionTable(KernelTable):
             "f": channels,
         }
 
-    def wrong(self, rows: Table) -> dict[str, Array]:
-        """Heads that cannot be grouped."""
+    def invalid_rows(self, rows: Table) -> dict[str, Array]:
         heads = np.where(rows["family"] == "mamba2", rows["nheads"], rows["num_v_heads"])
         groups = np.where(rows["family"] == "mamba2", rows["n_groups"], rows["num_k_heads"])
         with np.errstate(invalid="ignore"):
             return {"heads are not a multiple of groups, or key heads": ~(heads % groups == 0) | (heads == 0)}
 
-    def kinds(self, rows: Table) -> Array:
-        """By family and phase, convolutions apart."""
+    def row_kinds(self, rows: Table) -> Array:
+        """The family and the phase; convolutions are separate."""
         convolves = np.char.startswith(rows["timed"].astype(str), "conv")
         return np.where(convolves, "conv_", rows["family"] + "_").astype(object) + rows["phase"]

@@ -1,8 +1,8 @@
-"""The base of measured tables: columns name the format, and rows are small programs with sizes.
+"""The base of measured tables: columns determine the format, and rows are small programs with sizes.
 
-Rows that are alike in all but sizes share a program whose dimensions are symbols, with arrays of sizes
-(`TablePoints`). A cost model estimates their ops as it does those of a model. `TableFormat` is a format,
-`KernelTable` one with a `latency_us` per row; `load` reads a file and `load_all` a folder.
+Rows that differ only in sizes share a program with symbolic dimensions and arrays of sizes (`TablePoints`). A
+cost model estimates their ops like those of a model. `TableFormat` is a format, and `KernelTable` a format
+with one `latency_us` per row. `load` reads a file and `load_all` a folder.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ FORMATS: Kind[TableFormat] = Kind("measured table", "llmir.backends.silicon.tabl
 
 @dataclass(frozen=True)
 class TablePoints:
-    """Rows of a table that one program prices: their numbers in it, and the values of the symbols.
+    """Rows of a table that share one program: the row numbers, and the values of the symbols.
 
-    `harness` is what the benchmark adds to each, in seconds.
+    `untimed` ops are not part of the measured call. `harness` is the time in seconds that the benchmark adds.
     """
 
     kind: str
@@ -45,14 +45,14 @@ class TablePoints:
     harness: Array | float = 0.0
 
     def prices(self, model: DeviceCostModel) -> tuple[OpTime, ...]:
-        """What the model makes of each op."""
+        """The estimated time of each op by a cost model."""
         made = step_evaluator(self.program, model)
         return tuple(p for row, p in zip(made.rows, made.prices, strict=True) if row.name not in self.untimed)
 
 
 @dataclass(frozen=True)
 class RowRejection:
-    """Rows of a table that no program prices, and why."""
+    """Rows of a table without a program, and the reason."""
 
     kind: str
     rows: Array
@@ -60,18 +60,18 @@ class RowRejection:
 
 
 def columns(*sizes: str, **others: Column) -> Mapping[str, Column]:
-    """Columns of a table of kernels: sizes, others, and the time of a call."""
+    """Columns of a kernel table: sizes, other columns, and the latency."""
     return FrozenDict({**dict.fromkeys(sizes, Column()), **others, **LATENCY})
 
 
 class TableFormat:
-    """A table that is known by its columns; a class registers itself under its name.
+    """A table format that is found by its columns; a class registers itself under its name.
 
-    `numbers` that have a meaning where they are empty, and `more` words, may be absent.
+    Columns in `numbers` with a value for empty cells may be absent, and so may the text columns in `more`.
     """
 
     name: ClassVar[str] = ""
-    facts: ClassVar[str] = ""  # the table whose entries in `sources.yaml` hold, if it is another one
+    facts: ClassVar[str] = ""  # the table name in `sources.yaml`, if different
     numbers: ClassVar[Mapping[str, Column]] = FrozenDict()
     words: ClassVar[Sequence[str]] = ()
     more: ClassVar[Sequence[str]] = ()
@@ -82,72 +82,72 @@ class TableFormat:
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """The columns that it is known by."""
+        """The required columns."""
         return (*(n for n, column in self.numbers.items() if column.empty is None), *self.words)
 
     def extra(self, names: Sequence[str]) -> dict[str, Column]:
-        """More columns of numbers, by what a file's are called."""
+        """Additional columns of numbers for the column names of a file."""
         return {}
 
     def standard(self, rows: Table) -> Table:
-        """The rows with the columns that validation reads."""
+        """The rows with the columns that validation expects."""
         return rows
 
 
 class KernelTable(TableFormat, ABC):
-    """A table of calls of kernels, whose rows have a `latency_us`.
+    """A table of kernel calls with a `latency_us` per row.
 
-    Rows alike in the columns `key` share a program, whose `symbols` are columns. Those alike in `groups` are
-    left out of a fit together.
-    Where an engine has several kernels for one thing, as of attention, they are told apart by the column
-    `kernel` if it has `variants`.
+    Rows with equal columns `key` share a program with the `symbols`, which are columns. Rows with equal
+    `groups` are held out of a fit together; `finer` replaces `groups` if there is one group. If the table has
+    `variants`, the column `kernel` distinguishes several kernels of an engine for one purpose. `fits` lists
+    prefixes of the families that a fit to the table includes; the first with a match counts.
     """
 
     key: ClassVar[Sequence[str]] = ()
     symbols: ClassVar[Mapping[str, str]] = FrozenDict()
     groups: ClassVar[Sequence[str]] = ()
-    finer: ClassVar[Sequence[str]] = ()  # the same where all are of one group
+    finer: ClassVar[Sequence[str]] = ()  # instead of `groups` if there is one group
     variants: ClassVar[bool] = False
-    fits: ClassVar[tuple[str, ...]] = ("",)  # how families begin that a fit to it is of, the first there is
+    fits: ClassVar[tuple[str, ...]] = ("",)  # prefixes of the fitted families
 
     @abstractmethod
     def program(self, *key: Any) -> Program:
-        """The program of rows that are alike; InputError says why there is none."""
+        """The program of rows with equal keys; InputError if there is none."""
 
     def sizes(self, rows: Table) -> Mapping[str, Array]:
-        """The values of the program's symbols."""
+        """The values of the symbols of the program."""
         return {symbol: rows[column] for symbol, column in self.symbols.items()}
 
-    def completed(self, rows: Table, device: Device) -> Table:
-        """The rows with what follows for a device: columns that the key has and the file has not."""
+    def derived_columns(self, rows: Table, device: Device) -> Table:
+        """The rows with columns that are derived for a device, such as missing columns of the key."""
         return rows
 
-    def wrong(self, rows: Table) -> Mapping[str, Array]:
-        """Which rows are no call of the kernel that they name, by the reason; of several the last holds."""
+    def invalid_rows(self, rows: Table) -> Mapping[str, Array]:
+        """Rows that are not a call of their kernel, by the reason. The last reason of a row counts."""
         return {}
 
     def untimed(self, program: Program) -> frozenset[str]:
-        """The ops that a call does not contain."""
+        """The ops that are not part of a call."""
         return frozenset()
 
-    def kinds(self, rows: Table) -> Array:
-        """What each row is called in statistics."""
+    def row_kinds(self, rows: Table) -> Array:
+        """The kind of each row in statistics."""
         return np.full(len(rows), self.name, dtype=object)
 
-    def left_out_together(self, rows: Table) -> list[tuple[Any, ...]]:
-        """What is left out of a fit together, for each row."""
+    def held_out_groups(self, rows: Table) -> list[tuple[Any, ...]]:
+        """The group of each row; rows of a group are held out of a fit together."""
         one = len(rows.alike(*self.groups)) < 2
         columns = self.finer if one and self.finer else self.groups
         return list(zip(*(rows[c] for c in columns), strict=True))
 
     def points(self, rows: Table, device: Device) -> Iterator[TablePoints | RowRejection]:
-        """All rows, which are of one device."""
-        rows = self.completed(rows, device)
+        """The points of all rows, which are of one device, or the reasons for rejecting rows."""
+        rows = self.derived_columns(rows, device)
         why = np.full(len(rows), "", dtype=object)
-        for reason, which in self.wrong(rows).items():
+        for reason, which in self.invalid_rows(rows).items():
             why[which] = reason
         why = np.where(rows["left_out"] == "", why, rows["left_out"])
-        columns = {**rows.columns, "why": why, "kind of row": self.kinds(rows)}
+        columns = {**rows.columns, "why": why, "kind of row": self.row_kinds(rows)}
         for (reason, kind, *key), at in Table(columns).alike("why", "kind of row", *self.key).items():
             try:
                 if reason:
@@ -163,7 +163,7 @@ class KernelTable(TableFormat, ABC):
 
 
 def header(path: Path) -> list[str]:
-    """The names in a file's first line; InputError if it is no CSV, or empty."""
+    """The column names of a file; InputError if it is empty or not a CSV file."""
     try:
         with readers.table(path) as reader:
             return list(reader.fieldnames or [])
@@ -172,7 +172,9 @@ def header(path: Path) -> list[str]:
 
 
 def format_of(file: str, names: Sequence[str]) -> TableFormat:
-    """What a file's columns say that it is; InputError names those missing for what comes nearest."""
+    """The format of a table with these columns; InputError names the missing columns of the nearest
+    format.
+    """
 
     def fit(format: TableFormat) -> tuple[bool, float, float]:
         share = sum(c in names for c in format.needed) / len(format.needed)
@@ -188,7 +190,7 @@ def format_of(file: str, names: Sequence[str]) -> TableFormat:
 
 
 def load(path: Path) -> tuple[TableFormat, Table]:
-    """A file's format and rows; columns that it may have and does not are as if empty."""
+    """Read a file: its format and rows. Absent optional columns count as empty."""
     names = header(path)
     format = format_of(path.name, names)
     found = read_rows(path, {**format.numbers, **format.extra(names)}, format.words, format.more)
@@ -200,9 +202,10 @@ def load(path: Path) -> tuple[TableFormat, Table]:
 
 
 def load_all(folder: Path, tell: Callable[[str], None]) -> list[tuple[str, KernelTable, Table]]:
-    """The tables of kernels in a folder, by file; `tell` hears of other files and of rows that make no sense.
+    """Read the kernel tables of a folder; `tell` is called with other files and invalid rows.
 
-    InputError where there is none.
+    Raises:
+        InputError: The folder has no kernel table.
     """
     found = []
     for path in sorted(folder.glob("*.csv")):

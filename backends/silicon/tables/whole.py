@@ -13,9 +13,9 @@ from llmir.base.values import FrozenDict
 
 from .table import TableFormat
 
-DEGREE = Column(0, 1e5, empty=nan)  # some tables write 0 for no such ranks
+DEGREE = Column(0, 1e5, empty=nan)  # some tables write 0 instead of 1
 MS = Column(1e-3, 1e9, whole=False, empty=nan)  # 1 µs to 11 days
-# How a closed loop was measured, as `silicon/sources.yaml` may say of a whole source.
+# The method of a closed loop, which `silicon/sources.yaml` may state for a whole source.
 MANNER = FrozenDict(
     rounds=Column(1, 1e4, empty=nan),
     shortest=Column(1e-3, 1, whole=False, empty=nan),
@@ -29,7 +29,7 @@ MANNER = FrozenDict(
 
 
 class EngineRunTable(TableFormat):
-    """Runs of a model on GPUs, by an engine."""
+    """Runs of a model on GPUs with an engine."""
 
     name = "model"
     numbers = FrozenDict(
@@ -56,12 +56,12 @@ class EngineRunTable(TableFormat):
     )
 
 
-# The kind of a row that states the steady figures of a closed loop, as `analyze --concurrency` prints them.
+# The kind of rows with the steady-state figures of a closed loop, as in `analyze --concurrency`.
 STEADY = "serving_steady_state"
 RATE = Column(1e-9, 1e12, whole=False)
 
 
-# Words of `mode` by the column that is true of such a row; the last holds.
+# Columns that are true if `mode` contains a word; the last match counts.
 MODES = {
     "decode_dp_attention": "attention data parallelism",
     "is_multinode": "several nodes",
@@ -70,7 +70,7 @@ MODES = {
 
 
 class ServingTable(TableFormat):
-    """Closed loops of an engine: time per output token and throughput of `conc` users, one node each."""
+    """Closed loops of an engine with `conc` users, on one node: time per output token and throughput."""
 
     name = "serving"
     facts = EngineRunTable.name
@@ -108,12 +108,12 @@ class ServingTable(TableFormat):
         return Table(columns, rows.problems)
 
     def figures(self, rows: Table) -> Mapping[str, Array]:
-        """The columns of `EngineRunTable` that this table has by other names."""
+        """Columns of `EngineRunTable` with other names in this table."""
         return {"tpot_ms": 1e3 * rows["tpot_s"], "throughput_tok_s": rows["tput_per_gpu"]}
 
 
 class FirstTokenTable(ServingTable):
-    """The same benchmark with the median time to first token, and how the GPUs are used."""
+    """The benchmark of `ServingTable` with the median time to first token and the split of the GPUs."""
 
     name = "serving_ttft"
     numbers = FrozenDict(
@@ -125,7 +125,7 @@ class FirstTokenTable(ServingTable):
     words = (*ServingTable.words, "disagg", "is_multinode", "decode_dp_attention")
 
     def figures(self, rows: Table) -> Mapping[str, Array]:
-        """Time to first token, and how the model is split; `MODES` says what else ran."""
+        """Time to first token, and the split of the model; `MODES` lists other settings."""
         mode = np.full(len(rows), "", object)
         for column, word in MODES.items():
             mode[np.char.lower(rows[column].astype(str)) == "true"] = word

@@ -18,12 +18,12 @@ MEMORY = "beats the memory bandwidth, or reads less than is counted"
 COMPUTE = "beats the peak rate"
 NETWORK = "beats the link"
 MODEL = "faster than the roofline of what the table says ran"
-# Rows under these rules say nothing of `ideal`: the table did less than it says, or not from memory.
+# Rows under these rules do not test `ideal`: the call did less than the table states, or hit a cache.
 EXCLUDED = (RESIDENT, PARTLY, MEMORY)
 
 
 class LowerBound(NamedTuple):
-    """A lower bound and the limits that make it: seconds, and the bytes that must move."""
+    """A lower bound in seconds, with the limits that determine it and the bytes that must move."""
 
     seconds: Array
     memory: Array
@@ -35,8 +35,8 @@ class LowerBound(NamedTuple):
 def lower_bound(points: TablePoints, device: Device) -> LowerBound:
     """The roofline of all timed ops as one kernel.
 
-    What is computed between its ops needs no memory: it reads its inputs and weights and writes its outputs.
-    Its units, such as those of matrices and of vectors, work at the same time.
+    Intermediate results need no memory traffic: the kernel reads its inputs and weights and writes its
+    outputs. Its units, such as matrix and vector units, work at the same time.
     """
     at, graph = points.at, points.program.graphs["main"]
     timed = [row for row in rows(points.program) if row.name not in points.untimed]
@@ -57,10 +57,11 @@ def lower_bound(points: TablePoints, device: Device) -> LowerBound:
 
 
 def bound_rules(device: Device, measured: Array, least: LowerBound) -> list[str]:
-    """The rule for each row, empty where no limit is above the measurement.
+    """The rule that explains each row below a limit; empty if the measurement is above all limits.
 
-    A timing loop that repeats one call finds its operands in L2 if they fit. Of larger ones, as many bytes
-    as L2 holds may be left from the call before. What is still faster beats the datasheet's bandwidth.
+    A benchmark that repeats one call finds its operands in the L2 if they fit. Of larger operands, the size
+    of the L2 may remain from the previous call. Rows that are still faster exceed the bandwidth of the
+    datasheet.
     """
     l2 = device.l2_bytes or 0
     found = np.full(len(measured), "", dtype=object)

@@ -1,4 +1,6 @@
-"""Validation of chat logs: each request estimated on its own, beside its measured times, if any."""
+"""Validation of chat logs: each request is estimated separately and compared with its measured
+times, if any.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,14 @@ from .bounds import MODEL
 from .estimates import IDEAL, CostModelChoice, step_basis
 from .rows import ValidationRow
 
-FAR = 30  # times as long as predicted: units that are mistaken for others are 1000 times off
+FAR = 30  # ratio to the prediction; a wrong unit gives a ratio of 1000
 
 
 @dataclass(frozen=True)
 class ChatSetup:
-    """What a log's requests ran on: each in a batch of `batch` like it; `unit` is of times without one."""
+    """The setup of a log: each request runs in a batch of `batch` equal ones; `unit` is that of times without
+    one.
+    """
 
     program: Program
     device: Device
@@ -36,18 +40,20 @@ class ChatSetup:
     unit: str = ""
 
     def fits(self, pricing: CostModelChoice, prompt: int, generate: int) -> bool:
-        """Whether a batch of such requests stays within the memory that may be used."""
+        """Whether a batch of these requests fits in the usable memory."""
         return self.job(pricing, prompt, generate).fits
 
     def job(self, pricing: CostModelChoice, prompt: int, generate: int) -> Workload:
-        """A batch of such requests."""
+        """The workload of a batch of these requests."""
         return pricing.workload(self.program, self.device, self.engine, (self.batch, prompt, generate))
 
 
 def chat(
     path: Path, t: Table, on: ChatSetup, pricing: CostModelChoice
 ) -> tuple[list[ValidationRow], list[str]]:
-    """A log's requests, by TTFT, TPOT and end to end of each, and questions that its times raise."""
+    """Estimate the requests of a log: rows for TTFT, TPOT and end-to-end time, and questions about
+    its times.
+    """
     if on.unit not in ("", *UNITS):
         raise InputError(f"unit: expected {', '.join(UNITS)}, got {on.unit!r}")
     measured = measurements(path.name, t, header(path), on.unit)
@@ -79,9 +85,9 @@ def chat(
 
 
 def figures(t: Table, on: ChatSetup, pricing: CostModelChoice) -> dict[str, Array]:
-    """Seconds of each request, by metric; TPOT is NaN where one token is all there is.
+    """Seconds of each request by metric; TPOT is NaN with one output token.
 
-    Each length is priced once, and the decode steps up to the longest request once for all.
+    Each length is estimated once, and the decode steps up to the longest request once for all requests.
     """
     prompt, generate = (t[c].astype(int) for c in ("input_tokens", "output_tokens"))
     if not len(t):
@@ -93,7 +99,7 @@ def figures(t: Table, on: ChatSetup, pricing: CostModelChoice) -> dict[str, Arra
 
     reads = np.array(np.atleast_1d(seconds(lengths, 0).time_s))
     budget = on.job(pricing, int(lengths[0]), 1).budget or int(lengths[-1]) * on.batch
-    for i in np.flatnonzero(lengths * on.batch > budget):  # not in one step, or only on several ranks
+    for i in np.flatnonzero(lengths * on.batch > budget):  # more than one step, or several ranks
         reads[i] = on.job(pricing, int(lengths[i]), 1).ttft_s
     first = reads[at]
     cached = np.arange(int((prompt + generate).max()))
@@ -107,7 +113,7 @@ def figures(t: Table, on: ChatSetup, pricing: CostModelChoice) -> dict[str, Arra
 
 
 def measurements(file: str, t: Table, names: Sequence[str], unit: str) -> dict[str, Array]:
-    """Measured seconds by metric; of two columns of a figure the first counts. InputError without a unit."""
+    """Measured seconds by metric; the first column of a figure counts. InputError without a unit."""
     found: dict[str, Array] = {}
     for column, metric, scale in timed(names, unit):
         if not scale:
@@ -118,7 +124,7 @@ def measurements(file: str, t: Table, names: Sequence[str], unit: str) -> dict[s
 
 
 def _questions(file: str, measured: dict[str, Array], *priced: dict[str, Array]) -> list[str]:
-    """What no machine does, of figures that are so for most requests: one line for each."""
+    """Impossible figures that most requests share, one line each."""
     found = []
     predicted, least = priced
     for metric, seconds in measured.items():
@@ -140,7 +146,7 @@ def _questions(file: str, measured: dict[str, Array], *priced: dict[str, Array])
 
 
 def beside(path: Path, rows: Sequence[ValidationRow]) -> list[dict[str, object]]:
-    """The log's own columns, with predicted and least seconds beside them; for rows that could be priced."""
+    """The columns of the log with predicted seconds and lower bounds added, for rows with an estimate."""
     names = (f"{which}_{m}_s" for m in ("ttft", "tpot", "e2e") for which in ("predicted", "ideal"))
     empty: dict[str, object] = dict.fromkeys((*names, "basis", "band"))
     priced: dict[int, dict[str, object]] = {}

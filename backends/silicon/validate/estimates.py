@@ -35,17 +35,17 @@ from llmir.hw.transfer import ENGINE
 from llmir.ir.core.program import Program
 
 WITHOUT = ("device", "engine")
-# Whole runs of engines that no host is fitted to: the mean error of the 101 of nine in e2e.csv.
+# The mean error of engines without a fitted CPU time: 101 whole runs of nine engines in e2e.csv.
 UNKNOWN = 0.36
 AS_RELEASED = MeasurementMethod()
-NONE = LIBRARIES[0]  # the one that a device without any kernels is said to have: no engine
+NONE = LIBRARIES[0]  # the library of a device without kernels, instead of an engine
 
 
 class BasisSummary(NamedTuple):
-    """The basis of a time, of most of it first, and its mean relative error where that is known.
+    """The bases of a time, the largest part first, and its mean relative error if known.
 
-    `relation` is what the kernels of most of it were measured on: `calibrated` on this device, another
-    engine's, on a device that is so near (`hw.transfer.RELATIONS`), or none but a roofline.
+    `relation` describes the device of the kernels of the largest part: `calibrated` (this device), another
+    engine, a device of `hw.transfer.RELATIONS`, or none for a roofline.
     """
 
     basis: str
@@ -54,9 +54,10 @@ class BasisSummary(NamedTuple):
 
 
 class CostModelChoice(NamedTuple):
-    """A cost model by name, of any device and engine; as if one of `WITHOUT` had not been measured.
+    """A cost model by name for any device and engine, optionally without one of the calibrations in
+    `WITHOUT`.
 
-    `hosts` stand for those of engines, by name and range of versions.
+    `hosts` replace the CPU times of engines, by name and range of versions.
     """
 
     name: str
@@ -64,9 +65,10 @@ class CostModelChoice(NamedTuple):
     hosts: Mapping[tuple[str, str], EngineCpu] = FrozenDict()
 
     def model(self, device: Device, engine: str) -> DeviceCostModel:
-        """That of the engine or of one of its kernels; of the device's first for an unknown one.
+        """The cost model of an engine or of one of its kernels.
 
-        The roofline where nothing like the device was measured.
+        An unknown engine takes the first engine of the device. A device without similar measured devices
+        takes the roofline.
         """
         if self.name == "ideal" or first_engine(device) is None:
             return model(device, "ideal")
@@ -82,7 +84,7 @@ class CostModelChoice(NamedTuple):
         return _hosted(made, host) if host else made
 
     def one_kernel(self, device: Device, engine: str) -> DeviceCostModel:
-        """The model of rows that name their kernel: no other variant of the engine's takes its place."""
+        """The cost model of rows that name their kernel; no other kernel of the engine replaces it."""
         made = self.model(device, engine)
         if not isinstance(made, CalibratedModel) or not made.runs or not made.runs.section(KernelVariants):
             return made
@@ -99,7 +101,7 @@ class CostModelChoice(NamedTuple):
     ) -> Workload:
         """A batch of requests: `sizes` are their number, prompt tokens and output tokens.
 
-        The host of an engine that does not go ahead hides nothing of its work.
+        The CPU time of an engine that schedules between steps is not hidden.
         """
         by = with_scheduler(with_graphs(self.model(device, engine), manner.graphs), manner.scheduler)
         if manner.ahead is False and by.host:
@@ -110,7 +112,7 @@ class CostModelChoice(NamedTuple):
     def step(
         self, program: Program, device: Device, engine: str, batch: Any, new: Any, context: Any
     ) -> Report:
-        """One step."""
+        """Estimate one step."""
         at = {"batch": batch, "new": new, "context": context}
         return Report(program, device, **at, model=self.model(device, engine))
 
@@ -120,7 +122,7 @@ IDEAL = CostModelChoice("ideal")
 
 @lru_cache(maxsize=256)
 def with_graphs(made: DeviceCostModel, graphs: int) -> DeviceCostModel:
-    """The same with graphs of up to so many decodes; 0 are the engine's own."""
+    """The cost model with CUDA graphs of up to `graphs` decodes; 0 is the engine's own limit."""
     if not graphs or not isinstance(made, CalibratedModel) or not made.runs:
         return made
     sections = {**made.runs.sections, "graphs": CudaGraphs((GraphSizes(decodes=graphs),))}
@@ -129,7 +131,7 @@ def with_graphs(made: DeviceCostModel, graphs: int) -> DeviceCostModel:
 
 @lru_cache(maxsize=256)
 def _without_variants(made: CalibratedModel) -> CalibratedModel:
-    """The same with the engine's main kernel alone."""
+    """The cost model with only the main kernels of the engine."""
     assert made.runs
     sections = {name: of for name, of in made.runs.sections.items() if name != "variants"}
     return replace(made, runs=replace(made.runs, sections=sections))
@@ -137,20 +139,25 @@ def _without_variants(made: CalibratedModel) -> CalibratedModel:
 
 @lru_cache(maxsize=256)
 def _hosted(made: DeviceCostModel, host: EngineCpu) -> DeviceCostModel:
-    """The same with another host."""
+    """The cost model with another engine CPU time."""
     assert isinstance(made, CalibratedModel)
     return replace(made, host=host)
 
 
 @lru_cache(maxsize=256)
 def _instead(device: Device, engine: str) -> CalibratedModel:
-    """The device's first engine in place of one that nobody measured, as each basis then says."""
+    """The first engine of the device instead of an engine without measurements.
+
+    Each basis shows the substitution.
+    """
     return replace(calibrated(device), engine=engine, host_error=UNKNOWN)
 
 
 @lru_cache(maxsize=256)
 def _unmeasured(device: Device, engine: str, without: str) -> Device:
-    """The device without its kernels, so that it borrows a relative's, or without those of an engine."""
+    """The device without its own kernels, so that they are transferred, or without the kernels of
+    an engine.
+    """
     own = device.calibration.engines if device.calibration and without == "engine" else {}
     left = {name: fits for name, fits in own.items() if kernel_engine(name) != kernel_engine(engine)} or {
         NONE: {}
@@ -159,7 +166,7 @@ def _unmeasured(device: Device, engine: str, without: str) -> Device:
 
 
 def cost_model_choice(cost: str, without: str | None = None) -> CostModelChoice:
-    """The pricing of that name; InputError for a roofline without what it does not use."""
+    """The cost model choice of a name; InputError if `without` has no effect."""
     name = choice("cost", cost, ("calibrated", "ideal"))
     if without is None:
         return CostModelChoice(name)
@@ -169,9 +176,9 @@ def cost_model_choice(cost: str, without: str | None = None) -> CostModelChoice:
 
 
 def kernel_relation(device: Device, basis: Basis, engine: str = "") -> str:
-    """What the kernels behind a basis were measured on, as seen from the device, and from an engine on it.
+    """The relation of the kernels of a basis to a device and engine.
 
-    A library that engines call lends them its own kernels; another library does not call it.
+    Kernels of a library that the engine calls count as its own; those of another library do not.
     """
     if basis.kind != "calibrated":
         return basis.kind
@@ -188,7 +195,9 @@ def basis_summary(
     errors: Sequence[float | None],
     engine: str = "",
 ) -> tuple[str, Array, str]:
-    """The bases of ops, those of most time first; the mean of their errors by their times; the relation."""
+    """Summarize the bases of ops by their times: bases (largest part first), mean errors, and the
+    relation.
+    """
     shares: dict[str, float] = {}
     relations: dict[str, float] = {}
     for time, basis in zip(times, bases, strict=True):
@@ -204,7 +213,7 @@ def basis_summary(
 
 
 def step_basis(report: Report) -> BasisSummary:
-    """The same of a step at one point, or at the middle of those of a grid."""
+    """Summarize the bases of a step, at the middle point of a grid."""
     ops, kernels = report.ops, [*report.work] or report.ops
     basis, *_ = basis_summary(report.device, *_sums(ops))
     *_, relation = basis_summary(report.device, *_sums(kernels))

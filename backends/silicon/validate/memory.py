@@ -1,4 +1,4 @@
-"""Validation of memory: terms of engine logs and peaks of runs beside their predictions."""
+"""Validation of memory: terms of engine logs and peaks of runs, compared with predictions."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from llmir.ir.core.program import Program
 from .requests import ModelSetup, plain_model, row_types
 
 GIB = 2**30
-LENGTH = 2048  # of a request, where nothing depends on it
-# What a quantization is called in the table: weights and activations.
+LENGTH = 2048  # tokens of a request if the result does not depend on it
+# Names of quantizations in the table: weights and activations.
 QUANT = {"": ("", ""), "fp8dyn": ("fp8", "fp8"), "w8a8": ("int8", "int8"), "w4a16": ("int4", "")}
 WIDE = {"bf16": "", "fp16": "", "fp32": "fp32"}
-TERMS = ("weights", "activations", "overhead", "kv")  # of a rank, in bytes; then the tokens of all
+TERMS = ("weights", "activations", "overhead", "kv")  # bytes of a rank
 
 
 Compare = Callable[[Table, int, Device, Callable[[ModelSetup], Program]], dict[str, tuple[float, float]]]
 
 
 class MemoryAmount(NamedTuple):
-    """A term of memory that was measured, in bytes or tokens, beside its prediction."""
+    """A measured amount of memory in bytes or tokens, and its prediction."""
 
     file: str
     row: int
@@ -53,7 +53,9 @@ class MemoryAmount(NamedTuple):
 
 
 class EngineStart(NamedTuple):
-    """A start of an engine: its pool, and what its log says in bytes of a rank and tokens, or NaN."""
+    """A start of an engine: its pool, and the amounts in its log in bytes per rank and in tokens; NaN if
+    absent.
+    """
 
     engine: str
     pool: KvPool
@@ -61,14 +63,14 @@ class EngineStart(NamedTuple):
 
     @property
     def room(self) -> KvBudget:
-        """That of the stage that the log speaks of: the first whose weights are near to its own."""
+        """The KV budget of the stage in the log: the first with similar weights."""
         rooms, weights = self.pool.rooms(), self.said["weights"]
         if math.isnan(weights):
             return rooms[0]
         return min(rooms, key=lambda room: round(abs(room.weights / weights - 1), 1))
 
     def predicted(self) -> dict[str, float]:
-        """The same by the engine's rule."""
+        """The predicted amounts, by the rule of the engine."""
         room = self.room
         tokens = self.pool.kv_tokens
         terms = room.weights, room.activations, room.overhead, room.caches
@@ -77,7 +79,7 @@ class EngineStart(NamedTuple):
 
 
 def start(t: Table, i: int, device: Device, build: Callable[[ModelSetup], Program]) -> EngineStart:
-    """Row `i` of a table of starts; InputError says why it cannot be held against anything."""
+    """Row `i` of a table of starts; InputError if it cannot be compared with a prediction."""
     quant, dtype, kv = (str(t[c][i]).strip() for c in ("quant", "dtype", "kv"))
     for column, said, known in (("quant", quant, QUANT), ("dtype", dtype, WIDE)):
         if said not in known:
@@ -106,7 +108,7 @@ def start(t: Table, i: int, device: Device, build: Callable[[ModelSetup], Progra
 def peak(
     t: Table, i: int, device: Device, build: Callable[[ModelSetup], Program]
 ) -> dict[str, tuple[float, float]]:
-    """The most bytes that row `i` of a table of runs took, and those of all tensors in its fullest step."""
+    """The measured and predicted peak memory of row `i` of a table of runs."""
     gib, gb = t["value_gib"][i] * GIB, t["value_gb"][i] * 1e9
     if math.isnan(gib) and math.isnan(gb):
         raise InputError("no amount of memory is said")
@@ -120,18 +122,18 @@ def peak(
 def terms(
     t: Table, i: int, device: Device, build: Callable[[ModelSetup], Program]
 ) -> dict[str, tuple[float, float]]:
-    """What the log of row `i` says, term by term, and what is predicted."""
+    """The measured and predicted amounts of the log in row `i`."""
     found = start(t, i, device, build)
     predicted = found.predicted()
     return {term: (was, predicted[term]) for term, was in found.said.items() if not math.isnan(was)}
 
 
-# What was measured and what is predicted in a row of a table of that format, by term.
+# Functions that return measured and predicted amounts of a row, by table format.
 COMPARED: dict[type[MemoryTable], Compare] = {EngineStartTable: terms, PeakMemoryTable: peak}
 
 
 class MemoryTotal(NamedTuple):
-    """Amounts of one metric and engine: how far they are off, in the mean and at worst."""
+    """Errors of the amounts of one metric and engine: mean and largest."""
 
     metric: str
     engine: str
@@ -142,7 +144,7 @@ class MemoryTotal(NamedTuple):
 
 
 def memory_totals(amounts: Sequence[MemoryAmount]) -> list[MemoryTotal]:
-    """Of each metric and engine, in the order in which they come."""
+    """Errors by metric and engine, in order of first occurrence."""
     groups: dict[tuple[str, str], list[MemoryAmount]] = {}
     for amount in amounts:
         groups.setdefault((amount.metric, amount.engine), []).append(amount)

@@ -17,11 +17,11 @@ from .estimates import CostModelChoice
 from .memory import TERMS, MemoryAmount
 
 MIB = 2**20
-MOST = 1_000_000  # tokens out in a series
+MOST = 1_000_000  # output tokens of a series
 
 
 def series(file: str, t: Table, on: ChatSetup, pricing: CostModelChoice) -> list[MemoryAmount]:
-    """Each row's memory, and of each kind that it has, beside the prediction for as many tokens out."""
+    """The memory of each row, total and by kind, with the prediction for this number of output tokens."""
     found: list[MemoryAmount] = []
     at = on.device.name, on.engine, on.program.name
     for prompt, rows in t.alike("input_tokens").items():
@@ -37,7 +37,7 @@ def series(file: str, t: Table, on: ChatSetup, pricing: CostModelChoice) -> list
 
 
 def tokens_out(file: str, t: Table, on: ChatSetup, pricing: CostModelChoice, prompt: int) -> Array:
-    """How many tokens each row has got so far: as it says, or as many as come in its seconds."""
+    """The number of output tokens of each row: stated, or derived from its seconds."""
     if not np.isnan(t["token"]).any():
         return t["token"]
     if np.isnan(t["time_s"]).any():
@@ -55,10 +55,10 @@ def tokens_out(file: str, t: Table, on: ChatSetup, pricing: CostModelChoice, pro
 
 
 def kinds(on: ChatSetup, pricing: CostModelChoice, prompt: int, out: Array) -> dict[str, Array]:
-    """Bytes of a rank by kind and in all, with so many tokens out, of the stage where they are most.
+    """Predicted bytes of a rank by kind and in total after `out` output tokens, on the fullest stage.
 
-    Before the first token is out the prompt is read; token i reads i − 1 tokens beyond the prompt. An engine
-    that is named has its pool of caches from the start, if it has one.
+    Before the first output token, the prompt is in prefill; token i attends to i − 1 tokens after the prompt.
+    A named engine allocates its pool of caches at the start, if it has one.
     """
     job = Workload(on.program, on.device, on.batch, prompt, 2, model=pricing.model(on.device, on.engine))
     if on.engine and job.pool:
@@ -80,5 +80,5 @@ def kinds(on: ChatSetup, pricing: CostModelChoice, prompt: int, out: Array) -> d
 
 
 def _each(*terms: Array) -> dict[str, Array]:
-    """Terms by name, and what they are together."""
+    """The terms by name, with their sum."""
     return dict(zip((*TERMS, "memory"), (*terms, np.sum(terms, axis=0)), strict=True))

@@ -26,10 +26,10 @@ KINDS = (
 
 
 class ModelSetup(NamedTuple):
-    """A model over ranks and in types, of an engine: what a program is built from.
+    """A model with its parallelism, dtypes and engine, from which a program is built.
 
-    Empty types are the model's own; the engine is spelled with its version where that is said: vllm@0.12.0.
-    `passes` ran beside those of the engine's release. `gpu` is the table's word for the device. `variant`
+    Empty dtypes are those of the model. The engine includes its version if known, such as vllm@0.12.0.
+    `passes` run in addition to those of the engine. `gpu` is the name of the device in the table. `variant`
     names kernels of the engine that ran instead of its main ones, such as `marlin`.
     """
 
@@ -48,15 +48,15 @@ class ModelSetup(NamedTuple):
 
     @property
     def kernels(self) -> str:
-        """The engine with its variant, as `--engine` takes it: `vllm-marlin@0.11`."""
+        """The engine with its variant as in `--engine`: `vllm-marlin@0.11`."""
         name, at, version = self.engine.partition("@")
         return f"{name}-{self.variant}{at}{version}" if self.variant else self.engine
 
 
 class MeasuredRequest(NamedTuple):
-    """What ran, and each figure that was measured, in seconds; `batch` 0 is as many as fit.
+    """A measured run and its figures in seconds. A `batch` of 0 is the largest batch that fits.
 
-    `chunk` is the budget of a step that reads prompts, None for the engine's own, and `manner` that of a
+    `chunk` is the token budget of a prefill step, None for the engine's default. `manner` is the method of a
     closed loop.
     """
 
@@ -71,7 +71,7 @@ class MeasuredRequest(NamedTuple):
 
 
 def measured_request(t: Table, i: int) -> MeasuredRequest:
-    """Row `i` of a table of whole models; InputError says why it cannot be priced."""
+    """Row `i` of a table of whole models; InputError if it cannot be estimated."""
     kind = t["kind"][i]
     if kind not in KINDS:
         raise InputError(f"kind {kind!r}; known are {', '.join(KINDS)}")
@@ -100,13 +100,13 @@ def measured_request(t: Table, i: int) -> MeasuredRequest:
 
 
 def _chunk(t: Table, i: int) -> int | str | None:
-    """The budget: a number, all, or a sum of numbers and of columns."""
+    """The token budget: a number, `all`, or a sum of numbers and columns."""
     said = str(t["chunk"][i]).strip()
     return ALL if said == ALL else _sum(t, i, "chunk") or None
 
 
 def _sum(t: Table, i: int, fact: str) -> int:
-    """What a fact says of a row, numbers and columns added up; 0 where it says nothing."""
+    """The value of a fact: the sum of numbers and columns; 0 without the fact."""
     said = str(t[fact][i]).strip()
     terms = [term.strip() for term in said.split("+")] if said else []
     return sum(_count(t[term][i], term) if term in t.columns else _count(term, fact) for term in terms)
@@ -125,7 +125,9 @@ def _manner(t: Table, i: int) -> MeasurementMethod:
 def _figures(
     t: Table, i: int, kind: str, batch: int, prompt: int, generate: int, devices: int
 ) -> dict[str, float]:
-    """The figures by metric, the one to judge by first; without those that follow from it or are queueing."""
+    """The figures by metric, the main one first; without figures that follow from others or contain
+    queueing.
+    """
     ttft, tpot, e2e = (t[c][i] * 1e-3 for c in ("ttft_ms", "tpot_ms", "e2e_latency_ms"))
     rate = t["throughput_tok_s"][i]
     said = t["throughput_kind"][i]
@@ -152,7 +154,7 @@ def _figures(
 
 
 def _layout(t: Table, i: int) -> ModelSetup:
-    """Degrees that are not said follow from the number of GPUs where only one is missing."""
+    """The setup of a row. A single missing degree follows from the number of GPUs."""
     gpus, said = t["num_gpus"][i], {name: t[name][i] for name in ("tp", "pp", "dp", "ep")}
     if ran := degrees_of(t["ran"][i]):
         gpus, said = math.nan, dict.fromkeys(said, 1) | ran
@@ -183,11 +185,11 @@ def _layout(t: Table, i: int) -> ModelSetup:
 
 
 def row_types(t: Table, i: int) -> tuple[str, str, str]:
-    """Of weights, activations and cache in row `i`; empty where they are the model's own."""
+    """The dtypes of weights, activations and cache of row `i`; empty for those of the model."""
     stored = t["stored"][i]
     column = "weight_dtype" if stored in ("", "own") else "stored"
     weights, activations = _type(t[column][i], "weights", column)
-    if stored == "own":  # the types are those of the model's config
+    if stored == "own":  # the dtypes of the model's config
         weights = activations = ""
     stated = t["kv_dtype"][i]
     activations = t["activations"][i] or activations
@@ -208,7 +210,7 @@ def _type(word: str, table: str, column: str) -> Any:
 
 
 def _count(text: str, column: str) -> int:
-    """A whole number; `~10` is about 10."""
+    """An integer; `~10` is about 10."""
     try:
         value = float(text.strip().removeprefix("~"))
     except ValueError:
@@ -219,7 +221,7 @@ def _count(text: str, column: str) -> int:
 
 
 def plain_model(name: str) -> str:
-    """A model's name without the format that a release of it is stored in; the dtype column says that.
+    """The name of a model without its storage format, which the dtype column states.
 
     >>> [plain_model(m) for m in ("TheBloke/Llama-2-7B-GPTQ", "x/vicuna-7b-v1.5-awq-gemv", "Qwen/Qwen3-32B")]
     ['TheBloke/Llama-2-7B', 'x/vicuna-7b-v1.5', 'Qwen/Qwen3-32B']
@@ -229,7 +231,7 @@ def plain_model(name: str) -> str:
 
 
 def degrees_of(words: str, gpus: int = 1) -> dict[str, int]:
-    """The degrees that words state, those without a number of all GPUs.
+    """The parallel degrees in a text; a degree without a number applies to all GPUs.
 
     >>> degrees_of("TP = 4 and EP = 4"), degrees_of("PP", 2), degrees_of("")
     ({'tp': 4, 'ep': 4}, {'pp': 2}, {})
@@ -238,9 +240,9 @@ def degrees_of(words: str, gpus: int = 1) -> dict[str, int]:
 
 
 def split(note: str, gpus: int) -> dict[str, int]:
-    """How a note says that GPUs are used: by one kind of parallelism all, or so many by each.
+    """The split of the GPUs in a note: one kind of parallelism for all, or a number for each kind.
 
-    Experts lie over the ranks that split all else.
+    Experts are sharded over the ranks of all other kinds.
 
     >>> split("PP", 4), split("Hybrid TP = 2 and PP = 2", 4), split("Hybrid TP = 2 and EP = 2", 4)
     ({'pp': 4, 'tp': 1}, {'tp': 2, 'pp': 2}, {'tp': 4, 'ep': 2, 'pp': 1})

@@ -1,6 +1,6 @@
-"""The results of a validation: measured rows beside predictions, rejected rows, and statistics.
+"""The results of a validation: measured rows with predictions, rejected rows, and statistics.
 
-`ValidationRow` is one figure, `Validation` all of them; `groups` and `coverage` have errors and error
+`ValidationRow` is one figure and `Validation` all of them. `groups` are errors, and `coverage` tests error
 bands.
 """
 
@@ -23,22 +23,24 @@ from llmir.hw.transfer import ENGINE, RELATIONS
 
 from .memory import MemoryAmount
 
-LATENCY = "latency"  # what is judged of a kernel
+LATENCY = "latency"  # the metric of a kernel
 
 
 class ValidationRow(NamedTuple):
-    """A measured figure, in seconds, beside its prediction; or the `reason` why it has none.
+    """A measured figure in seconds with its prediction, or the `reason` for having none.
 
-    `metric` is latency (of one call of a kernel), ttft, tpot, e2e (from prompt to last token, of a batch) or
-    token (seconds for each output token, over all GPUs: the inverse of a throughput).
-    The device is as the table calls it if we do not know it. `measured_s` is NaN in a log without it.
-    `ideal_s` is the roofline's lower bound. `basis` says whose kernels the prediction is by, `relation` how
-    near most of them were measured, `band` its mean relative error where that is known. `exceeds` is empty,
-    or the rule that explains why the bound is above the measurement. `version` is the range of the engine's
-    versions that it was priced by, and `tp` how many ways a whole model was split. Where there is a reason,
-    `metric` is what would have been judged first, if that is known.
-    `users` is the bin of the users of a closed loop, `concurrency` their number, and `workload` the mean
-    tokens of a prompt and of an answer, as in `922+922`.
+    - `metric`: latency (of a kernel call), ttft, tpot, e2e (from prompt to last token of a batch), or token
+      (seconds per output token over all GPUs, the inverse of a throughput). For a rejected row, the first
+      metric that would have been compared.
+    - `device`: The name in the table if the device is unknown.
+    - `measured_s`: NaN in a log without it.
+    - `ideal_s`: The roofline, a lower bound.
+    - `basis`, `relation`, `band`: The kernels of the prediction, the relation of most of them to the device,
+      and the mean relative error if known.
+    - `exceeds`: The rule that explains why the bound is above the measurement; otherwise empty.
+    - `version`, `tp`: The engine's range of versions, and the tensor-parallel degree of a whole model.
+    - `users`, `concurrency`, `workload`: The bin of the number of users of a closed loop, that number, and
+      the mean tokens of a prompt and of an output, such as `922+922`.
     """
 
     file: str
@@ -66,12 +68,12 @@ class ValidationRow(NamedTuple):
 
     @property
     def within(self) -> bool:
-        """Whether the error is not above the band."""
+        """Whether the error is within the band."""
         return abs(self.error) <= self.band
 
     @property
     def of(self) -> str:
-        """What was timed: a kernel's call, or a whole model."""
+        """The measured object: a kernel call or a whole model."""
         return "kernels" if self.metric == LATENCY else "whole models"
 
     @property
@@ -81,7 +83,7 @@ class ValidationRow(NamedTuple):
 
     @property
     def size(self) -> str:
-        """The decade of the measured time; none of a row without one."""
+        """The decade of the measured time; empty without a measurement."""
         edges = (
             (1e-5, "< 10 µs"),
             (1e-4, "10–100 µs"),
@@ -94,7 +96,7 @@ class ValidationRow(NamedTuple):
 
 
 class Coverage(NamedTuple):
-    """Of `n` rows whose band is known, the shares whose error is within it, and within twice that."""
+    """Of `n` rows with a known band, the shares with an error within the band and within twice the band."""
 
     of: str
     basis: str
@@ -104,10 +106,10 @@ class Coverage(NamedTuple):
 
 
 class RowGroup(NamedTuple):
-    """Rows that are alike in some keys; shares of one, `all_mape` with each refused row as 100%.
+    """Statistics of rows with equal keys; errors are shares, and `all_mape` counts each rejected row as 100%.
 
-    `band` is the mean error that is printed beside the predictions; `within` and `within_twice` are the
-    shares of rows within it and within twice it.
+    `band` is the mean error that is printed with the predictions. `within` and `within_twice` are the shares
+    of rows within it and within twice it.
     """
 
     keys: dict[str, str]
@@ -129,9 +131,9 @@ KEYS = (*BY, "engine", "version", "tp", "users", "model", "dtype", "relation", "
 
 @dataclass(frozen=True)
 class Validation(Figures, Displayable):
-    """What was judged and what was not; `problems` are rows whose cells make no sense.
+    """Validated rows, rejected rows, and `problems`: rows with invalid cells.
 
-    `questions` are of files whose times no machine can have. `amounts` are those of memory.
+    `questions` are about files with impossible times. `amounts` are amounts of memory.
     """
 
     cost_model: str
@@ -143,17 +145,17 @@ class Validation(Figures, Displayable):
 
     @property
     def measured(self) -> tuple[ValidationRow, ...]:
-        """The rows that have a measurement to be held against."""
+        """The rows with a measurement."""
         return tuple(r for r in self.rows if not math.isnan(r.measured_s))
 
     @property
     def exceeding(self) -> tuple[ValidationRow, ...]:
-        """The rows whose lower bound is above what was measured."""
+        """The rows with a lower bound above the measurement."""
         return tuple(r for r in self.measured if r.exceeds)
 
     @property
     def coverage(self) -> tuple[Coverage, ...]:
-        """Of kernels and of whole models, by how near the kernels of most of a row's time were measured."""
+        """Coverage of kernels and of whole models, by the relation of the kernels of most of a row's time."""
         known: dict[tuple[str, str], list[ValidationRow]] = {}
         for row in self.measured:
             if not math.isnan(row.band):
@@ -161,7 +163,7 @@ class Validation(Figures, Displayable):
         return tuple(_coverage(*key, known[key]) for key in sorted(known, key=_near))
 
     def groups(self, by: Sequence[str] = BY) -> list[RowGroup]:
-        """Statistics of the rows alike in `by`, in order; InputError for an unknown key."""
+        """Statistics of the rows with equal `by`, in order; InputError for an unknown key."""
         for key in by:
             if key not in KEYS:
                 raise InputError(
@@ -170,7 +172,7 @@ class Validation(Figures, Displayable):
         judged: dict[tuple[str, ...], list[ValidationRow]] = {}
         for row in self.measured:
             judged.setdefault(_words(row, by), []).append(row)
-        # A refused row is not of a size: it counts in each group that is alike in all else.
+        # A rejected row has no size: it counts in each group that is equal in the other keys.
         rest = [key for key in by if key != "size"]
         refused = Counter(_words(row, rest) for row in self.refused)
         found = [_group(rows[0], by, rows, refused[_words(rows[0], rest)]) for rows in judged.values()]
@@ -180,7 +182,7 @@ class Validation(Figures, Displayable):
         return sorted(found, key=lambda group: tuple(group.keys.values()))
 
     def reasons(self) -> list[tuple[str, str, list[int]]]:
-        """Kind, reason and the numbers of the rows that were refused for it, most first."""
+        """Kind, reason and row numbers of the rejected rows, the most frequent first."""
         numbers: dict[tuple[str, str], list[int]] = {}
         for row in self.refused:
             numbers.setdefault((row.kind, row.reason), []).append(row.row)
@@ -193,14 +195,14 @@ def _words(row: ValidationRow, keys: Sequence[str]) -> tuple[str, ...]:
 
 
 def _near(key: tuple[str, str]) -> tuple[str, int, str]:
-    """From what is calibrated to what is far."""
+    """Sort key: calibrated first, then by distance of the relation."""
     of, basis = key
     order = ("calibrated", ENGINE, *RELATIONS)
     return of, order.index(basis) if basis in order else len(order), basis
 
 
 def _coverage(of: str, basis: str, rows: Sequence[ValidationRow]) -> Coverage:
-    """Of rows with a band.
+    """Coverage of rows with a band.
 
     >>> times = (1.0, 1.1, 1.15, 0.7)
     >>> rows = [ValidationRow("t.csv", 1, "gemm", "latency", *[""] * 5, 1.0, t, 0.5, "", 0.1) for t in times]
@@ -212,7 +214,7 @@ def _coverage(of: str, basis: str, rows: Sequence[ValidationRow]) -> Coverage:
 
 
 def _group(one: ValidationRow, by: Sequence[str], rows: Sequence[ValidationRow], refused: int) -> RowGroup:
-    """Rows like `one`, and how many more were refused."""
+    """Statistics of rows with the keys of `one`, with the number of rejected rows."""
     found = error_statistics(*np.array([(r.predicted_s, r.measured_s) for r in rows]).reshape(-1, 2).T)
     off = found.n * found.mape if rows else 0.0
     keys = dict(zip(by, _words(one, by), strict=True))

@@ -38,11 +38,11 @@ from .memory_series import series
 from .requests import MeasuredRequest, ModelSetup, measured_request
 from .rows import LATENCY, Validation, ValidationRow
 
-# The most users of each bin of closed loops, but for the last.
+# Largest number of users of each bin of closed loops, except the last.
 USERS = (4, 8, 16, 32, 64)
 
 Build = Callable[[ModelSetup], Program]
-Tell = Callable[[str, int, int], None]  # of a file, rows done of all
+Tell = Callable[[str, int, int], None]  # file, finished rows, all rows
 Only = Callable[[ModelSetup, Device], bool]
 
 
@@ -55,10 +55,18 @@ def validate(
     tell: Tell = lambda *_: None,
     only: Only = lambda *_: True,
 ) -> Validation:
-    """All rows of CSV files, each beside its prediction; of whole models `only` some.
+    """Estimate all rows of CSV files and compare; `only` selects rows of whole models.
 
-    They are tables of kernels or of whole models, for which `build` gives the program of a layout, or, with
-    `on`, chat logs. InputError for a file that is none of these.
+    Args:
+        paths: Tables of kernels, whole models or memory; or chat logs, with `on`.
+        build: Builds the program of a layout.
+        on: The setup of chat logs.
+        pricing: The cost model.
+        tell: Called with the file, the number of finished rows and the number of rows.
+        only: Selects rows by layout and device.
+
+    Raises:
+        InputError: The format of a file is unknown.
     """
     build = cache(build)
     judged: list[ValidationRow] = []
@@ -94,13 +102,13 @@ def validate(
 
 
 def _reason(error: LlmirError) -> str:
-    """The fact alone, without the hints for who typed it."""
+    """The message without hints for command line users."""
     return re.split(r" \(`|; did you mean|, known are", str(error))[0]
 
 
 @dataclass(frozen=True)
 class _TableFile:
-    """A table, and its words for devices: files beside it first, then bundled ones, or why there is none."""
+    """A table with its devices: YAML files next to it first, then bundled devices."""
 
     name: str
     rows: Table
@@ -108,7 +116,7 @@ class _TableFile:
     known: dict[str, Device | str] = field(default_factory=dict)
 
     def device(self, gpu: str) -> Device | str:
-        """The device, or the reason."""
+        """The device, or the reason why it is unknown."""
         if gpu not in self.known:
             try:
                 self.known[gpu] = self.machines(gpu)
@@ -117,7 +125,7 @@ class _TableFile:
         return self.known[gpu]
 
     def judged(self, i: int, kind: str, metric: str, *figures: Any, reason: str = "") -> ValidationRow:
-        """Row `i` with its figures, or with the reason why there are none."""
+        """Row `i` with its figures, or with the reason for having none."""
 
         def word(name: str) -> str:
             return str(self.rows[name][i]) if name in self.rows.columns else ""
@@ -129,7 +137,7 @@ class _TableFile:
         return ValidationRow(*about, *figures)._replace(reason=reason)
 
 
-KERNEL_S, KERNEL_BYTES = 7e-5, 2200  # of a row of a kernel, measured on a table of 300,000
+KERNEL_S, KERNEL_BYTES = 7e-5, 2200  # per row of a kernel, measured on a table of 300,000 rows
 FEWER = "give fewer rows"
 
 
@@ -143,7 +151,7 @@ def _kernels(
         tell(file.name, done := done + len(at), len(t))
         device = file.device(gpu)
         if isinstance(device, str):
-            for i, kind in zip(at, format.kinds(t.take(at)), strict=True):
+            for i, kind in zip(at, format.row_kinds(t.take(at)), strict=True):
                 yield file.judged(i, kind, LATENCY, reason=device)
             continue
         own = kernel_source(framework, "" if variant == "main" else variant or kernel)
@@ -243,7 +251,7 @@ def _amounts(
 def _served(
     asked: MeasuredRequest, program: Program, device: Device, engine: str, pricing: CostModelChoice
 ) -> dict[str, tuple[float, float, BasisSummary]]:
-    """The same of a closed loop, by figure: as it is played, or what it settles at where it cannot be."""
+    """The figures of a closed loop, by simulation, or in its steady state without a simulator."""
     sizes = 1, asked.prompt, asked.generate
     how = asked.chunk, asked.manner
     job, ideal = (by.workload(program, device, engine, sizes, *how) for by in (pricing, IDEAL))
@@ -261,7 +269,7 @@ def _served(
 def _settled(
     asked: MeasuredRequest, program: Program, device: Device, engine: str, pricing: CostModelChoice
 ) -> dict[str, tuple[float, float, BasisSummary]]:
-    """The figures that `analyze --concurrency` prints for a closed loop."""
+    """The steady-state figures of a closed loop, as in `analyze --concurrency`."""
     manner = asked.manner
     longest = round(asked.generate * 2 / (1 + manner.shortest))
     how = asked.chunk, manner
@@ -282,7 +290,7 @@ def _settled(
 
 
 def _with_loop(row: ValidationRow, asked: MeasuredRequest) -> ValidationRow:
-    """The row with the number of users, its bin, and their prompts and answers."""
+    """The row with the number of users, its bin, and the mean tokens of prompts and outputs."""
     most = next((n for n in USERS if asked.batch <= n), None)
     least = max((n + 1 for n in USERS if n < asked.batch), default=1)
     users = f"{least:>2} to {most}" if most else f"above {USERS[-1]}"
@@ -298,7 +306,7 @@ def _figure(
     engine: str,
     pricing: CostModelChoice,
 ) -> tuple[float, float, BasisSummary]:
-    """Seconds predicted, the lower bound, and how sure the step is that most of it is made of."""
+    """Predicted seconds, the lower bound, and the basis of the step that takes most of the time."""
     prompt, generate = asked.prompt, asked.generate
 
     def job(by: CostModelChoice) -> Callable[[int], Any]:
@@ -307,7 +315,7 @@ def _figure(
 
     if metric == "token":
         expected, least = (ClosedLoop(job(by)(1), LONGEST) for by in (pricing, IDEAL))
-        whole = replace(least.job, memory_utilization=1.0)  # more than engines use
+        whole = replace(least.job, memory_utilization=1.0)  # more memory than engines use
         most = replace(least, job=whole).in_flight
         prompts = float(job(IDEAL)(1).prefill.interval_s) / generate / program.parallelism.dp
         bound = max(least.bound_s(most) / most, prompts)

@@ -18,14 +18,14 @@ from llmir.base.names import spans
 from .memory import memory_totals
 from .rows import BY, RowGroup, Validation, ValidationRow
 
-NUMBERS = ("rows", "within ±", "within twice ±")  # headings of numbers in the tables below the first
+NUMBERS = ("rows", "within ±", "within twice ±")  # headings of numeric columns in the other tables
 HEADINGS = ("n", "MAPE", "median", "bias", "p90", "±", "in ±", "in 2±", "refused", "with refused")
-# Those that a terminal of 80 columns shows; the rows refused are in a table below.
+# The columns that fit in a terminal of 80 columns; another table lists the rejected rows.
 TERMINAL = tuple(name for name in HEADINGS if name not in ("p90", "refused", "with refused"))
 
 
 def to_dict(found: Validation, by: Sequence[str] = BY) -> dict[str, Any]:
-    """The JSON of `llmir validate`; shares of one, None where there is nothing to judge."""
+    """The JSON of `llmir validate`. Errors are shares, and None without rows."""
     return {
         "schema_version": 1,
         "cost_model": found.cost_model,
@@ -48,19 +48,19 @@ def group_row(group: RowGroup) -> dict[str, Any]:
 
 
 def validation_row(row: ValidationRow) -> dict[str, Any]:
-    """A row with its error."""
+    """A row with its error as a flat row."""
     figures = {name: _known(value) for name, value in row._asdict().items() if name != "reason"}
     return figures | {"error": _known(row.error)}
 
 
 def rejected_row(row: ValidationRow) -> dict[str, Any]:
-    """What a row that is not priced is of, and why."""
+    """A rejected row with its reason as a flat row."""
     figures = ValidationRow._field_defaults.keys() - {"reason"}
     return {name: value for name, value in row._asdict().items() if name not in figures}
 
 
 def every_row(found: Validation) -> list[dict[str, Any]]:
-    """Rows in the order of their files, those that were refused with the reason in `refused`."""
+    """Rows in the order of their files; the reason of rejected rows is in `refused`."""
     rows = [validation_row(row) | {"refused": row.reason} for row in (*found.rows, *found.refused)]
     files = {file: n for n, file in enumerate(dict.fromkeys(row["file"] for row in rows))}
     return sorted(rows, key=lambda row: (files[row["file"]], row["row"]))
@@ -89,13 +89,13 @@ def _share(x: float) -> str:
 
 
 def exceeds(found: Validation) -> list[tuple[str, str, str, int]]:
-    """Kind, device, rule, and how many rows are faster than their lower bound by it; most first."""
+    """Kind, device, rule, and number of rows below their lower bound by this rule; most frequent first."""
     counts = Counter((row.kind, row.device, row.exceeds) for row in found.exceeding)
     return sorted(((*about, n) for about, n in counts.items()), key=lambda x: (-x[3], x[:3]))
 
 
 def scope(found: Validation) -> str:
-    """How much of the tables was priced, in a line."""
+    """One line with the number of estimated rows."""
     rows = {(r.file, r.row) for r in found.rows} | {(a.file, a.row) for a in found.amounts}
     total = len(rows) + len(found.refused) + len(found.problems)
     said = [f"{len(rows):,} of {total:,} rows priced"]
@@ -113,7 +113,7 @@ def coverage_lines(found: Validation) -> list[list[str]]:
 
 
 def more(found: Validation) -> list[tuple[tuple[str, ...], list[list[str]]]]:
-    """The tables below the first: rows within their bands, rows faster than their bound, rows refused."""
+    """The tables after the first: rows within their bands, rows below their bound, rejected rows."""
     faster = [[*words, f"{n:,}"] for *words, n in exceeds(found)]
     refused = [[kind, reason, spans(n, 3), f"{len(n):,}"] for kind, reason, n in found.reasons()]
     tables: list[tuple[tuple[str, ...], list[list[str]]]] = [
@@ -129,7 +129,7 @@ def more(found: Validation) -> list[tuple[tuple[str, ...], list[list[str]]]]:
 
 @table.table_of(of=Validation)
 def shown(found: Validation, by: Sequence[str] = BY) -> Any:
-    """The errors of groups, rows faster than their bound, and rows refused."""
+    """The tables of errors, of rows below their bound, and of rejected rows."""
     from rich.console import Group
     from rich.text import Text
 
@@ -146,7 +146,7 @@ def shown(found: Validation, by: Sequence[str] = BY) -> Any:
 
 
 def pictures(found: Validation, folder: Path) -> list[Path]:
-    """A picture of each sort for each kind of rows and metric, as PNG; the files written."""
+    """Draw each plot for each kind of rows and metric as PNG; return the written files."""
     kinds: dict[tuple[str, str], list[ValidationRow]] = {}
     for row in found.measured:
         kinds.setdefault((row.kind, row.metric), []).append(row)

@@ -10,11 +10,13 @@ from llmir.base.dataclass import dataclass
 if TYPE_CHECKING:
     from llmir.backends.simulate.server import Capacity, Server
 
-CLIP = 4096  # tokens to come that are counted of a request: CLIP_MAX_NEW_TOKENS, schedule_policy.py
-# The share of the tokens to come of running requests for which an admission leaves room: the value that it
-# has after 600 decode steps, 0.7 · 0.14 (SGLANG_INIT_NEW_TOKEN_RATIO, SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR).
+CLIP = (
+    4096  # largest number of future tokens that count for a request: CLIP_MAX_NEW_TOKENS, schedule_policy.py
+)
+# The share of the future tokens of running requests that an admission keeps free: its value after 600 decode
+# steps, 0.7 · 0.14 (SGLANG_INIT_NEW_TOKEN_RATIO, SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR).
 SHARE = 0.098
-HEADROOM = 20  # decode steps for which preemptions make room: retract_decode_steps
+HEADROOM = 20  # decode steps that must fit after a preemption: retract_decode_steps
 
 
 @POLICIES.register("sglang")
@@ -22,17 +24,17 @@ HEADROOM = 20  # decode steps for which preemptions make room: retract_decode_st
 class Sglang(Policy):
     """`PrefillAdder` of sglang/srt/managers/schedule_policy.py and `retract_decode` of schedule_batch.py.
 
-    A request is admitted if the free blocks hold its prompt and its largest output, in addition to a share of
-    the future tokens of running requests. If decodes run out of blocks, requests are preempted until some
-    steps fit: first those with the fewest generated tokens, and the longest prompt among equals. They join
-    the end of the queue.
+    A request is admitted if the free blocks suffice for its prompt and its largest output, in addition to a
+    share of the future tokens of running requests. If decodes run out of blocks, requests are preempted until
+    some steps fit: first those with the fewest generated tokens, and the longest prompt among equals. They
+    join the end of the queue.
     """
 
     name: ClassVar[str] = "sglang"
     mixes: bool = False
 
     def roomy(self, capacity: Capacity) -> int | None:
-        """One for each running request, and two for the one that is admitted."""
+        """One step per running request, and two for the one that is admitted."""
         return capacity.sequences + 2
 
     def admits(self, server: Server, request: int, new: int) -> bool:

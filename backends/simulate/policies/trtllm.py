@@ -30,7 +30,7 @@ class Trtllm(Policy):
     enough: float = 0.0
 
     def fill(self, server: Server, preempted: bool) -> None:
-        """No prompts while too few wait and steps of patience are left, else all that may run."""
+        """No prompts if too few wait and steps of patience remain; otherwise all that may run."""
         if self.patience and server.decoding:
             tokens = self._ready(server)
             rows = server.capacity.rows * server.decoding
@@ -56,7 +56,7 @@ class Trtllm(Policy):
         return tokens
 
     def roomy(self, capacity: Capacity) -> int | None:
-        """None needed; not known where prompts may wait for others."""
+        """No spare blocks are needed; not known if prompts may wait for others."""
         return None if self.patience else 0
 
     def admits(self, server: Server, request: int, new: int) -> bool:
@@ -69,5 +69,5 @@ class Trtllm(Policy):
         """Never needed: all blocks are reserved."""
 
     def longest(self, prompt: Array, written: Array) -> Array:
-        """The prompt: nobody is preempted, so that nothing is read again."""
+        """The prompt: no request is preempted, so no token is processed again."""
         return prompt

@@ -36,7 +36,7 @@ class Vllm(Policy):
         return self.spare(capacity.blocks)
 
     def admits(self, server: Server, request: int, new: int) -> bool:
-        """If there are blocks for the chunk, and the watermark is left."""
+        """If there are blocks for the chunk, and the watermark remains."""
         total = server.blocks.total
         spare = self.spare(total) if self.watermark else 0
         if server.demand + server.final[request] + spare + server.ahead <= total:

@@ -78,7 +78,7 @@ class DType:
 
     @cached_property
     def short(self) -> str:
-        """The shortest word for it as a type of weights, which `quantize` takes.
+        """The shortest word for it as a dtype of weights in `quantize`.
 
         >>> [dtype(n).short for n in ("fp8_e4m3_c.kn", "fp8_e4m3_b128x128", "int4_g128", "int4_g32", "bf16")]
         ['fp8', 'fp8_b128x128', 'int4', 'int4_g32', 'bf16']
@@ -157,9 +157,9 @@ INT4 = DType("int4", 4, "int", unit="int4", scales="g128")
 MXFP4 = DType("mxfp4", 4, block=(1, 32), scale_bits=8, unit="fp4")
 # NVIDIA Blackwell NVFP4: 16 elements share one fp8 (e4m3) scale, a matrix one fp32 scale.
 NVFP4 = DType("nvfp4", 4, block=(1, 16), scale_bits=8, matrix_bits=32, unit="fp4")
-# bitsandbytes: elements are numbers of entries of a table of 16 fp32 that lies beside them, in QLoRA's normal
-# floats or in 4-bit floats without infinities; 64 share one fp32. Where scales are quantized again, they are
-# numbers in a table of 256.
+# bitsandbytes: elements are indices into a table of 16 fp32 values that is stored with them. The table
+# contains QLoRA's normal floats, or 4-bit floats without infinities. 64 elements share one fp32 scale. If
+# scales are quantized again, they are indices into a table of 256.
 NF4 = DType("nf4", 4, "code", block=(1, 64), scale_bits=32, matrix_bits=16 * 32, unit="bf16")
 BNB_FP4 = replace(NF4, name="bnb_fp4")
 NF4_DQ = replace(NF4, name="nf4_dq", scale_bits=8, nested_bits=32, matrix_bits=(16 + 256) * 32)
@@ -189,8 +189,8 @@ WIDER: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "int4": ("int8", "bf16", "fp16", "tf32", "fp32"),
     }
 )
-# Words for the arithmetic of types that no tensor here has: formats that differ in scales or in the split of
-# exponent and mantissa share a unit, and integers of any other width run where int32 does.
+# Words for the arithmetic of dtypes that no tensor here has. Formats that differ in scales or in the split of
+# exponent and mantissa share a unit, and integers of any other width run as int32.
 _UNITS = {unit: unit for unit in WIDER}
 _UNITS |= {"float8": "fp8", "f8": "fp8", "mxfp8": "fp8", "mxfp6": "fp6", "float4": "fp4"}
 _UNITS |= {"int16": "int32", "bool": "int32", "uint8": "int8", "uint4": "int4"}
@@ -202,7 +202,7 @@ _SCALED = re.compile(
 
 @lru_cache(maxsize=4096)
 def dtype(name: str) -> DType:
-    """The element type called `name`; `ParseError` if there is none.
+    """The dtype called `name`; `ParseError` for an unknown name.
 
     >>> dtype("int4_g128.kn").bytes_of(4096, 256) == 4096 * 256 // 2 + 32 * 256 * 2
     True
@@ -233,7 +233,7 @@ def _scaled(scheme: str) -> DType | None:
 
 @lru_cache(maxsize=4096)
 def parse_dtype(word: str) -> DType:
-    """The element type that people, torch, safetensors or this module call `word`; `ParseError` if none is.
+    """The dtype of a word in torch, safetensors, this module or common use; `ParseError` for an unknown word.
 
     >>> [str(parse_dtype(w)) for w in ("torch.bfloat16", "half", "F8_E4M3", "fp8_b128x128", "int4_g32")]
     ['bf16', 'fp16', 'fp8_e4m3', 'fp8_e4m3_b128x128', 'int4_g32']
@@ -248,7 +248,7 @@ def parse_dtype(word: str) -> DType:
 
 @lru_cache(maxsize=4096)
 def unit_of(word: str) -> str:
-    """The unit that does the arithmetic of a type, also of one that no tensor here may have; or `ParseError`.
+    """The unit that computes with a dtype, including dtypes that no tensor here has; or `ParseError`.
 
     >>> unit_of("fp8_e4m3"), unit_of("nvfp4"), unit_of("int4_g128"), unit_of("mxfp6")
     ('fp8', 'fp4', 'int4', 'fp6')

@@ -51,7 +51,7 @@ class Value(NamedTuple):
 
 @dataclass(frozen=True)
 class Node:
-    """An op at its place in a graph: its name, the values it takes, the types it gives."""
+    """An op in a graph: its name, the values that it takes, and the types of its results."""
 
     name: str
     op: Op
@@ -76,7 +76,7 @@ class Node:
 
     @cached_property
     def values(self) -> tuple[Value, ...]:
-        """Its results as values."""
+        """The results as values."""
         return tuple(Value(self.name, i) for i in range(len(self.results)))
 
 
@@ -131,7 +131,7 @@ class Graph(Immutable, Displayable):
     def nx(self) -> FrozenGraph:
         """The graph for networkx, built on first access."""
 
-        from .frozen_graph import FrozenGraph  # networkx takes a third of a start
+        from .frozen_graph import FrozenGraph  # the import of networkx is a third of the start time
 
         return FrozenGraph.of(self.name, self._nodes)
 
@@ -173,7 +173,7 @@ class Graph(Immutable, Displayable):
         return {v: t for node in self.nodes for v, t in zip(node.values, node.results, strict=True)}
 
     def operand_types(self, node: Node) -> tuple[Tensor, ...]:
-        """The types of the values that `node` takes."""
+        """The types of the operands of `node`."""
         if not isinstance(node, Node):
             arguments.refuse(f"graph @{self.name}", node, "a node", VerifyError)
         types = self._types

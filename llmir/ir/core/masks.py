@@ -61,7 +61,9 @@ class Mask(ABC):
 
     @abstractmethod
     def pairs(self, t: Size, c: Size) -> Size:
-        """Twice the pairs of a query and a key that it sees (twice, so that half a square stays whole)."""
+        """Twice the number of pairs of a query and a key that it sees (twice, so that half a square is an
+        integer).
+        """
 
     def kept(self, c: Size) -> Size:
         """The number of the last cached tokens that future tokens see, which the cache must store, out of
@@ -112,7 +114,7 @@ class Full(Mask):
 
 @dataclass(frozen=True)
 class Causal(Mask):
-    """A query sees its own key and those before."""
+    """A query sees its own key and all earlier ones."""
 
     word = "causal"
 
@@ -140,7 +142,9 @@ class Window(Mask):
         return self.width
 
     def _before(self, n: Size) -> Size:
-        """Twice the pairs of the first `n` queries: the first `width` see one key more each, others all."""
+        """Twice the pairs of the first `n` queries: each of the first `width` queries sees one more key, the
+        others see all.
+        """
         growing = Min.of(n, self.width)
         return growing * growing + growing + 2 * (n - growing) * self.width
 
@@ -164,10 +168,10 @@ class Selected(Window):
     The op that selects keys receives the index; positions alone do not determine it.
     """
 
-    word = ""  # no text of a mask stands for it
+    word = ""  # a mask of this kind has no text
 
     def kept(self, c: Size) -> Size:
-        """Any may be chosen."""
+        """Any entry may be selected."""
         return c
 
     def keys(self, t: Size, c: Size) -> Size:
@@ -179,7 +183,7 @@ class Selected(Window):
 class Entries(Causal):
     """One entry for each `stride` tokens; the queries from its last token on see it."""
 
-    word = ""  # no text of a mask stands for it
+    word = ""  # a mask of this kind has no text
 
     stride: int
 
@@ -193,11 +197,11 @@ class Entries(Causal):
         return self.first(c + t) - self.first(c)
 
     def kept(self, c: Size) -> Size:
-        """One for each stride that is whole."""
+        """One entry for each complete stride."""
         return ceildiv(c + 1, self.stride) - 1
 
     def keys(self, t: Size, c: Size) -> Size:
-        """All there are after the step."""
+        """All entries after the step."""
         return self.kept(c + t)
 
     def positions(self, keys: int, end: int) -> Array:
@@ -242,7 +246,7 @@ class ChosenBlocks(Causal):
 
     @property
     def most(self) -> float:
-        """All of its blocks."""
+        """All keys of its blocks."""
         return self.length * self.width
 
     def pairs(self, t: Size, c: Size) -> Size:
@@ -290,14 +294,16 @@ class Chunk(Mask):
         return c - self.length * self._whole(c)
 
     def sees(self, query: Array, key: Array) -> Array:
-        """No later key, and none of another chunk."""
+        """No later key, and no key of another chunk."""
         found: Array = (key <= query) & (key // self.length == query // self.length)
         return found
 
 
 @dataclass(frozen=True)
 class Prefix(Mask):
-    """The first `length` tokens, such as an image's, see one another; all others see what came before."""
+    """The first `length` tokens, such as those of an image, see one another; all other tokens see the earlier
+    tokens.
+    """
 
     word = "prefix"
 
@@ -335,13 +341,13 @@ class Alibi(Causal):
         return result
 
     def short(self, most: int) -> Mask:
-        """Itself: it leaves nothing out."""
+        """The mask itself: it excludes no key."""
         return self
 
 
 @lru_cache(maxsize=256)
 def mask(text: str) -> Mask:
-    """The mask that prints as `text`; VerifyError if none does.
+    """The mask of a text; VerifyError for an unknown text.
 
     >>> str(mask("chunk( 8192 )"))
     'chunk(8192)'

@@ -43,7 +43,7 @@ class Parallelism:
 
 @dataclass(frozen=True)
 class Mesh:
-    """Named axes with their sizes, such as `(("dp", 2), ("tp", 8))`; none for one device.
+    """Named axes with their sizes, such as `(("dp", 2), ("tp", 8))`; empty for one device.
 
     Devices are numbered with the first axis outermost. Experts are sharded over `ep` of them, and
     with `sp` the tokens between blocks over the axes of tp.
@@ -78,7 +78,7 @@ class Mesh:
             raise VerifyError(f"mesh of {self.devices:,} devices: {MOST_DEVICES:,} are the most")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Without its hash: strings hash otherwise in each process."""
+        """Without its hash, because hashes of strings differ between processes."""
         return type(self), (self.axes, self.ep, self.sp)
 
     def __hash__(self) -> int:
@@ -98,7 +98,7 @@ class Mesh:
         return tuple(axis for axis, _ in self.axes if axis.rstrip("0123456789") == name)
 
     def degree(self, name: str) -> int:
-        """The degree of parallelism `name`, 1 if there is none.
+        """The degree of parallelism `name`; 1 without this axis.
 
         >>> Mesh((("dp0", 2), ("tp0", 2), ("tp1", 2))).degree("tp")
         4
@@ -132,7 +132,7 @@ class Mesh:
         return tuple(found)
 
     def around(self, over: Iterable[str], used: Collection[str]) -> Mesh:
-        """The axes `used`, and those inside of the outermost of `over`: enough for the groups of these.
+        """The axes `used`, and those inside of the outermost of `over`, which suffice for their groups.
 
         >>> print(mesh_of(dp=4, tp=4).around(["tp0"], ["dp1"]))
         mesh(dp1=2, tp0=2, tp1=2)
@@ -155,7 +155,13 @@ _mesh = lru_cache(maxsize=1024)(Mesh)
 
 
 def mesh_of(**degrees: int) -> Mesh:
-    """Axes of prime size, so that a part of a degree can be named; the first degree outside.
+    """Build a mesh with axes of prime size, so that a part of a degree has a name.
+
+    Args:
+        **degrees: The number of ranks by kind, such as `tp=4`. The first kind is the outermost.
+
+    Returns:
+        The mesh.
 
     >>> print(mesh_of(dp=2, tp=4))
     mesh(dp0=2, tp0=2, tp1=2)
@@ -165,7 +171,7 @@ def mesh_of(**degrees: int) -> Mesh:
 
 
 def prime_factors(n: int) -> list[int]:
-    """In ascending order; none for 1.
+    """In ascending order; empty for 1.
 
     >>> prime_factors(1), prime_factors(12), prime_factors(2**31 - 1)
     ([], [2, 2, 3], [2147483647])

@@ -144,26 +144,26 @@ class Op:
     opcode: ClassVar[str] = ""
     kind: ClassVar[str] = ""
     rule: ClassVar[str] = ""
-    takes: ClassVar[tuple[str, ...]] = ("x",)  # names of the operands; `*weights` stands for any number
+    takes: ClassVar[tuple[str, ...]] = ("x",)  # names of the operands; `*weights` represents any number
     vector_flops: ClassVar[int] = 0  # per element of the first result
     # result -> the operand that it overwrites (if nothing else needs the operand later)
     aliases: ClassVar[Mapping[int, int]] = MappingProxyType({})
     # operands in which the op is linear, so that partial sums may pass through
     linear: ClassVar[frozenset[int]] = frozenset()
-    # … only in all of these at once, as in the terms of a sum: all are partial sums over the same ranks
+    # … only in all of these together, as in the terms of a sum: all are partial sums over the same ranks
     additive: ClassVar[bool] = False
     # axis -> the other axis that shares its placement, such as rows with their experts
     aligned: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    # no op computes its value: it is there before the step
+    # no op computes its value: it exists before the step
     source: ClassVar[bool] = False
     # content of the memory of its results: weight, cache or activation
     role: ClassVar[str] = "activation"
-    # part of the placement on ranks; removed when values are placed anew
+    # part of the placement on ranks; removed if values are placed again
     relays: ClassVar[bool] = False
-    # ranks that it joins send each other something, and of the payload, in a ring of n ranks, what share
+    # whether its ranks communicate, and the share of the payload that a ring of n ranks sends
     exchanges: ClassVar[bool] = False
     share: ClassVar[str] = ""
-    # its result is its operand in an element type that it states
+    # its result is its operand in the stated dtype
     converts: ClassVar[bool] = False
     # a cast without loss, which patterns of rewrites ignore
     transparent: ClassVar[bool] = False
@@ -177,13 +177,13 @@ class Op:
     zero: ClassVar[bool] = False
     # operands that it reads in low precision and dequantizes itself
     widens: ClassVar[frozenset[int]] = frozenset()
-    # operand -> the other operand that must have the same dtype
+    # operand -> another operand that must have the same dtype
     alike: ClassVar[Mapping[int, int]] = MappingProxyType({})
 
     # created by passes only, as an engine's kernel for other ops
     lowered: ClassVar[bool] = False
 
-    # its work follows from the types of one rank; temporary memory may exceed these
+    # its work follows from the types of one rank; temporary memory may exceed them
     lone: ClassVar[bool] = True
     roomy: ClassVar[bool] = False
 
@@ -206,7 +206,7 @@ class Op:
         return int(vars(self)["_hash"])
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the hash: strings hash otherwise in each process."""
+        """Without the hash, because hashes of strings differ between processes."""
         return {name: value for name, value in vars(self).items() if name != "_hash"}
 
     @classmethod
@@ -284,19 +284,19 @@ class Op:
 
     @property
     def chunked(self) -> Op | None:
-        """A scan of several tokens at once, as kernels take them; None of any other op."""
+        """A scan of several tokens at once, as kernels compute it; None for other ops."""
         return None
 
     def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape in a checkpoint of a weight that it takes there and that it has in `shape`."""
+        """The shape in a checkpoint of a weight at this operand, given its shape in the program."""
         return shape
 
     def remark(self, operands: Sequence[Tensor]) -> str:
-        """A remark for diagrams that the types do not show."""
+        """A remark for diagrams about properties that the types do not show."""
         return ""
 
     def numbered(self, layer: int) -> Op:
-        """The op as it runs in a layer of that number."""
+        """The op in the layer with this number."""
         return self
 
     def typed(self, type: Tensor) -> Op:
@@ -365,15 +365,15 @@ class Op:
         return results[0].elements * self.vector_flops
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
-        """Bytes read per operand: each once, whole."""
+        """Bytes read per operand; by default each operand once, completely."""
         return tuple(t.bytes for t in operands)
 
     def writes(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
-        """Bytes written per result: each once, whole."""
+        """Bytes written per result; by default each result once, completely."""
         return tuple(t.bytes for t in results)
 
     def workspace(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """Bytes of temporary memory besides operands and results; the types are those of one rank."""
+        """Bytes of temporary memory in addition to operands and results; the types are those of one rank."""
         return 0
 
     def work(self, operands: Sequence[Tensor], results: Sequence[Tensor], mesh: Mesh) -> Work:
@@ -430,7 +430,7 @@ def _listed(operands: Sequence[Tensor]) -> str:
 def infer(op: Op, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """The result types of `op`; `VerifyError` if the operands do not fit."""
     takes = op.takes
-    if takes == Op.takes:  # a class without names: its rule counts the operands, or else its equation
+    if takes == Op.takes:  # a class without names: its rule, or else its equation, counts the operands
         takes = tuple(op.rule.partition("->")[0].split(",")) if op.rule else ("*operands",)
     least = sum(not name.startswith("*") for name in takes)
     if len(operands) < least or (len(operands) > least == len(takes)):

@@ -43,7 +43,7 @@ class Instance(NamedTuple):
 
     @property
     def repeat(self) -> int:
-        """How often a micro-batch runs it."""
+        """The number of runs per micro-batch."""
         return self.layers.count
 
 
@@ -52,7 +52,7 @@ LONGEST_NAME = 200  # characters of a graph's name in an error
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Program(Record, Displayable):
-    """Named graphs, with the entry graph of each pipeline stage, which has its own mesh.
+    """Named graphs, with the entry graph of each pipeline stage, which has a separate mesh.
 
     Each entry receives the results of the previous entry first. A step sends its batch through the entries in
     `micro_batches` equal parts; `B` counts the sequences of one part. `facts` are properties of the model for
@@ -154,8 +154,8 @@ class Program(Record, Displayable):
     def iterations(self, graph: Graph, start: Layers) -> dict[str, Layers]:
         """The layer numbers of each `repeat` in `graph`, by name; the graph itself begins at `start`.
 
-        A `repeat` follows the layers before it in its graph, unless it sets `first`. An iteration has as many
-        layers as its body (`depth`).
+        A `repeat` follows the layers before it in its graph, unless it sets `first`. An iteration has the
+        number of layers of its body (`depth`).
         """
         found: dict[str, Layers] = {}
         before = 0
@@ -195,7 +195,7 @@ class Program(Record, Displayable):
 
     @property
     def is_model(self) -> bool:
-        """Whether it is a whole model of tokens, which an engine can serve: frontends name its class."""
+        """Whether it is a whole language model, which an engine can serve: frontends set its class."""
         return "architecture" in self.facts and not self.patches
 
     @cached_property
@@ -211,7 +211,7 @@ class Program(Record, Displayable):
 
     @cached_property
     def image_tokens(self) -> int:
-        """Image tokens per prompt; 0 if there are none."""
+        """Image tokens per prompt; 0 without images."""
         return self._given("image")
 
     def _given(self, axis: str) -> int:
@@ -226,7 +226,9 @@ class Program(Record, Displayable):
 
     @property
     def left_out(self) -> str:
-        """The omitted parts of a multimodal model, such as `vision tower, audio tower`; "" if none."""
+        """The omitted parts of a multimodal model, such as `vision tower, audio tower`; empty without
+        omissions.
+        """
         return str(self.facts.get(LEFT_OUT, "")).replace("_config", " tower")
 
     @property
@@ -275,7 +277,7 @@ class Program(Record, Displayable):
 
     @cached_property
     def active_parameters(self) -> int:
-        """Parameters that process one token, embeddings included; of the routed experts only the top-k."""
+        """Parameters that process one token, including embeddings; of routed experts only the top-k."""
         idle = Fraction(0)
         for at in self.instances():
             if (share := at.node.op.active) < 1:
@@ -301,7 +303,7 @@ class Program(Record, Displayable):
     def kv_cache_bytes_per_token(self) -> int:
         """Cache bytes of the first token of a sequence.
 
-        Later tokens add as much, or less once a window is full or tokens are compressed.
+        Later tokens add equally many bytes, or fewer if a window is full or tokens are compressed.
         """
         return self.cache_bytes(1) - self.cache_bytes(0)
 

@@ -25,7 +25,7 @@ Placement = tuple[str, ...]  # the mesh axes that one dimension is split over, m
 
 
 class Tensor(Immutable):
-    """A type: global shape, dtype and placement. `placements[i]` splits dimension i; `partial` axes hold
+    """A type: global shape, dtype and placement. `placements[i]` splits dimension i; `partial` axes contain
     summands.
 
     `tokens` splits the first two dimensions (sequences × positions) together, as one axis of tokens.
@@ -82,7 +82,7 @@ class Tensor(Immutable):
         return self.dtype.bytes_of(*self.shape)
 
     def to(self, dtype: DType) -> Tensor:
-        """The same values in another element type."""
+        """The same tensor with another dtype."""
         return Tensor(self.shape, dtype, self.placements, self.partial, self.tokens)
 
     def resized(self, dim: int, size: Size) -> Tensor:
@@ -106,7 +106,7 @@ class Tensor(Immutable):
     def laid(
         self, placements: Iterable[Placement] = (), partial: Placement = (), tokens: Placement = ()
     ) -> Tensor:
-        """The same tensor, lying elsewhere."""
+        """The same tensor with another placement."""
         where = tuple(placements) or ((),) * len(self.shape), partial, tokens
         return self if where == self._key[2:] else Tensor(self.shape, self.dtype, *where)
 
@@ -129,7 +129,7 @@ def _local(type: Tensor, mesh: Mesh) -> Tensor:
 
 
 def _checked(size: object) -> Size:
-    """A size of a dimension: a positive integer of Python's own, or a polynomial that can be positive."""
+    """A size of a dimension: a positive Python integer, or a polynomial that can be positive."""
     if type(size) is int and 0 < size <= LARGEST:
         return size
     if isinstance(size, Dim) and any(c > 0 for _, c in size.terms):
@@ -175,7 +175,20 @@ def split_commas(text: str) -> list[str]:
 
 
 def parse_tensor(text: str) -> Tensor:
-    """The tensor type that prints as `text`; `ParseError` if none does."""
+    """Parse a tensor type from its text form.
+
+    Args:
+        text: The text, such as `bf16[B, T, 28672@tp]`.
+
+    Returns:
+        The type.
+
+    Raises:
+        ParseError: The text is not a type.
+
+    >>> str(parse_tensor("bf16[B, 8]"))
+    'bf16[B, 8]'
+    """
     found = _TYPE.fullmatch(text)
     if not found:
         raise ParseError(f"type {text!r}: expected the form bf16[B, T, 4096]")

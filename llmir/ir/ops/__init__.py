@@ -73,7 +73,7 @@ def make(opcode: str, **attributes: Any) -> Op:
 
 
 def _plain(value: object) -> bool:
-    """Whether what is equal to it, and of its type, is the same to an op."""
+    """Whether an op treats equal values of one type in the same way."""
     words = type(value) is tuple and all(type(each) is str for each in value)
     return words or type(value) in (str, int, float, bool, Tensor, type(None))
 
@@ -93,4 +93,4 @@ def _make(kind: type[Op], /, **attributes: Any) -> Op:
         raise VerifyError(f"{kind.opcode}: {str(error).split('__init__() ')[-1]}") from None
 
 
-_known = lru_cache(maxsize=1 << 12, typed=True)(_make)  # models have the same few ops, again and again
+_known = lru_cache(maxsize=1 << 12, typed=True)(_make)  # models contain only a few different ops, many times

@@ -31,7 +31,7 @@ def mask_scores(scores: Array, by: Mask, heads: Mapping[str, int], at: Execution
     queries, keys = scores.shape[-2:]
     query = (at.cached + at.origin("t") + np.arange(queries))[:, None]
     key = by.positions(keys, at.cached + (at.new or queries))
-    number = np.zeros((1, 1), dtype=int)  # of each head
+    number = np.zeros((1, 1), dtype=int)  # one for each head
     for (axis, size), local in zip(heads.items(), scores.shape[1:-2], strict=True):
         number = number[..., None, :, :] * size + at.origin(axis) + np.arange(local)[:, None, None]
     bias = by.bias(number, math.prod(heads.values()), query, key)
@@ -112,8 +112,8 @@ class AttentionMix(Op):
 class FlashAttention(Op):
     """softmax(q · kᵀ · scale) · v without the scores in memory (arXiv:2205.14135), of the pairs of a mask.
 
-    Scores are capped softly unless `cap` is 0, and the softmax may have sinks. Reads q once, of k and v what
-    some query sees, and writes the output once, in the type `to` or else q's.
+    Scores are capped softly unless `cap` is 0, and the softmax may have sinks. Reads q once, and the keys and
+    values that at least one query sees; writes the output once, in the dtype `to` or that of q.
     """
 
     opcode = "flash_attention"
@@ -145,7 +145,7 @@ class FlashAttention(Op):
         return (named(self.to) if self.to else operands[0].dtype,)
 
     def remark(self, operands: Sequence[Tensor]) -> str:
-        """The mask, where it is not what all decoders have."""
+        """The mask, if it is not the causal mask."""
         return "" if self.mask == "causal" else self.mask
 
     def gemms(self, operands: Sequence[Tensor]) -> tuple[Gemm, ...]:
@@ -165,7 +165,7 @@ class FlashAttention(Op):
         return n["b"] * n["g"] * n["r"] * (n["d"] + n["e"]) * self._pairs(n)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """For each pair and query head 5 (softmax), 2 (ALiBi), 6 (cap), half-pairs rounded up; 5 a sink."""
+        """For each pair and query head 5 (softmax), 2 (ALiBi), 6 (cap), half-pairs rounded up; 5 per sink."""
         n = self.equation(operands).sizes(operands)
         each = 5 + mask(self.mask).bias_flops + SoftCap.vector_flops * bool(self.cap)
         sinks = 5 * n["t"] * len(operands[3:])

@@ -14,14 +14,14 @@ from llmir.ir.core.op import Array, ExecutionPlace, Op
 from llmir.ir.core.tensor import Tensor
 from llmir.ir.sizes.polynomial import Size
 
-MOST = 1024  # beams of a request: more than anyone asks for
+MOST = 1024  # most beams of a request
 
 
 @dataclass(frozen=True)
 class LogSoftmaxTopK(Op):
     """The `k` largest log-probabilities of each row of logits and which they are, in one kernel.
 
-    The softmax takes 5 FLOPs a candidate, its comparison one.
+    The softmax takes 5 FLOPs per candidate, its comparison one.
     """
 
     opcode = "log_softmax_top_k"

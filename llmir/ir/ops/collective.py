@@ -24,12 +24,12 @@ from llmir.ir.sizes.polynomial import Size, ceildiv
 from llmir.ir.sizes.ragged import even, routed
 from llmir.ir.sizes.routing_laws import CHANCE, law
 
-TOKENS = -1  # as `dim`: the first two dimensions together
+TOKENS = -1  # value of `dim`: the first two dimensions together
 
 
 @dataclass(frozen=True)
 class Collective(Op):
-    """Moves a value, or several at once, between the ranks that the mesh axes `over` join."""
+    """Moves one or several values between the ranks that the mesh axes `over` connect."""
 
     relays = exchanges = True
     share = "(n−1)/n"
@@ -42,13 +42,13 @@ class Collective(Op):
         return self.over
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
-        """Values as they are."""
+        """Unchanged values."""
         letters = iter("abcdefghijlmnopqrsuvwxyz")
         axes = ", ".join(" ".join(islice(letters, len(t.shape))) for t in operands)
         return equation(f"{axes} -> {axes}")
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """The same tensors, lying elsewhere."""
+        """The same tensors with another placement."""
         return tuple(map(self.moved, operands))
 
     def moved(self, x: Tensor) -> Tensor:
@@ -180,7 +180,7 @@ class ReduceScatter(Collective):
         return "all_to_all" if self.to else self.opcode
 
     def meet(self, members: Sequence[Array], place: int, at: RankGroup) -> Array:
-        """Its piece of the sum."""
+        """The rank's piece of the sum."""
         return piece(total(members), self.dim, place, len(members))
 
 
@@ -229,11 +229,11 @@ class Slice(Collective):
         return 0
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
-        """Nothing is copied: a piece is a view."""
+        """No copy: a piece is a view."""
         return (0,)
 
     def writes(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
-        """Nothing is copied: a piece is a view."""
+        """No copy: a piece is a view."""
         return (0,)
 
     def meet(self, members: Sequence[Array], place: int, at: RankGroup) -> Array:
@@ -291,7 +291,7 @@ class AllToAll(Collective):
         if self.to == "experts":
             at.sent[self.over, sum(map(len, members))] = [len(m) for m in members]
             return np.concatenate(members)
-        # Each member has its experts' contributions to all rows, in the order in which they were sent.
+        # Each member has the contributions of its experts to all rows, in the order of sending.
         lengths = at.sent[self.over, len(members[0])]
         start = sum(lengths[:place])
         return total(members)[start : start + lengths[place]]

@@ -95,7 +95,7 @@ class GatedDelta(Scan):
     scale: float = 1.0
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
-        """With a decay of each head, or of each element of its keys."""
+        """With a decay per head, or per element of its keys."""
         d = " d" * (len(operands[3].shape) - 4)
         terms = f"b t! g d!, b t! g d!, b t! g r e, b t! g r{d}, b t! g r, b g r d e"
         return equation(f"{terms} -> b t! g r e, b g r d e")
@@ -115,7 +115,7 @@ class GatedDelta(Scan):
         return (square, square, keys, values, reads, reads, values, Gemm(n["d"], n["e"], length, heads))
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """7 an element of the state and token (decay 1, S·k 2, input 2, output 2); fewer in chunks."""
+        """7 per element of the state and token (decay 1, S·k 2, input 2, output 2); fewer in chunks."""
         n = self.equation(operands).sizes(operands)
         if self.chunk == 1:
             return 7 * results[0].elements * n["d"]
@@ -126,7 +126,7 @@ class GatedDelta(Scan):
     def workspace(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
         """In k's type states, a chunk's triangle, its inverse by k and by v, values written; decays summed.
 
-        So has flash-linear-attention's `chunk_gated_delta_rule_fwd`: h, A, w, u and v_new, and g in fp32.
+        As in flash-linear-attention's `chunk_gated_delta_rule_fwd`: h, A, w, u and v_new, and g in fp32.
         """
         states = self.between(operands, results)
         if not states:
@@ -195,7 +195,7 @@ class Lightning(Scan):
         )
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """5 an element of the state and token (decay 1, input 2, output 2); fewer in chunks."""
+        """5 per element of the state and token (decay 1, input 2, output 2); fewer in chunks."""
         n = self.equation(operands).sizes(operands)
         if self.chunk == 1:
             return 5 * results[0].elements * n["d"]

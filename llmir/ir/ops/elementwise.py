@@ -216,8 +216,8 @@ class SqrtSoftplus(Activation):
 class Xielu(Op):
     """αp·x² + x/2 where x is above 0, else αn·(e^min(x, −10⁻⁶) − 1 − x) + x/2 (arXiv:2411.13010).
 
-    αp is softplus of the first parameter, and αn is 1/2 plus softplus of the second. The longer branch takes
-    6 FLOPs.
+    αp is softplus of the first parameter, and αn is 1/2 plus softplus of the second. The longer branch has 6
+    FLOPs.
     """
 
     opcode = "xielu"
@@ -315,7 +315,7 @@ class SigmoidMul(Op):
         return spell_equation("*, * -> *" if len(operands[1].shape) == rank else "* h, * -> * h", rank)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """1 an element of x, and 4 of the gate."""
+        """1 per element of x, and 4 of the gate."""
         return operands[0].elements + 4 * operands[1].elements
 
     def evaluate(
@@ -337,11 +337,11 @@ class Cast(Op):
     to: str
 
     def giving(self, to: DType, x: DType) -> Op:
-        """Into that type."""
+        """Into this dtype."""
         return replace(self, to=to.name)
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
-        """The type cast to."""
+        """The dtype of the cast."""
         return (named(self.to),)
 
     def evaluate(
@@ -420,7 +420,7 @@ class Moments(Op):
         return {"s": 2}
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """3 an element: a square and two sums."""
+        """3 per element: a square and two sums."""
         return 3 * operands[0].elements
 
     def evaluate(

@@ -59,7 +59,7 @@ class SendTokens(Collective):
 
     @property
     def pattern(self) -> str:
-        """Each rank to all others."""
+        """Each rank sends to all others."""
         return "all_to_all"
 
     def moved(self, x: Tensor) -> Tensor:
@@ -97,11 +97,11 @@ class ReturnTokens(Collective):
 
     @property
     def pattern(self) -> str:
-        """Each rank to all others."""
+        """Each rank sends to all others."""
         return "all_to_all"
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """The placement of the tokens before they were sent."""
+        """The placement of the tokens before the exchange."""
         sums, weights = operands
         if everyone(sums.shape[0]) != product(weights.shape[:2]) or sums.placements[0] != _split(weights):
             raise VerifyError(f"return_tokens: {sums} is not of the tokens of {weights}")
@@ -110,7 +110,7 @@ class ReturnTokens(Collective):
         return (Tensor(shape, sums.dtype, placements, sums.partial, weights.tokens),)
 
     def meet(self, members: Sequence[Array], place: int, at: RankGroup) -> Array:
-        """Its own tokens of everybody's sums."""
+        """The rank's own tokens, with the sums of all ranks."""
         *lengths, positions = at.sent[self.over, len(members[0])]
         start = sum(lengths[:place])
         mine = total(members)[start : start + lengths[place]]

@@ -21,7 +21,10 @@ from llmir.ir.sizes.polynomial import Min, Size
 
 @dataclass(frozen=True)
 class Embedding(Op):
-    """The rows of a table that token ids name, in the type `to`: reads those rows, not the table."""
+    """The rows of a table with the given token ids, in the dtype `to`.
+
+    Reads these rows, not the whole table.
+    """
 
     opcode = "embedding"
     kind = "gather"
@@ -35,7 +38,7 @@ class Embedding(Op):
         return equation(self.rule if len(operands[1].shape) > 1 else self.rule.replace("b t", "b"))
 
     def scale_roles(self, slot: int) -> str:
-        """A row of the table is a token's."""
+        """One row of the table per token."""
         return "" if slot else "nk"
 
     def giving(self, to: DType, x: DType) -> Op:
@@ -74,11 +77,11 @@ class LayerEmbedding(Embedding):
     rows: int = field(kw_only=True)
 
     def scale_roles(self, slot: int) -> str:
-        """A row of the table is a token's."""
+        """One row of the table per token."""
         return "" if slot else "nkk"
 
     def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The pieces of a row are one."""
+        """The pieces of a row are stored as one row."""
         return (shape[0], prod(shape[1:]))
 
     def evaluate(
@@ -124,7 +127,7 @@ class Positions(Op):
     offset: int = 0
 
     def scale_roles(self, slot: int) -> str:
-        """A row of the table is a position's."""
+        """One row of the table per position."""
         return "nk" if slot else ""
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
@@ -161,7 +164,7 @@ class LastToken(Op):
 
 @dataclass(frozen=True)
 class LastTokens(Op):
-    """The last `count` tokens of each sequence, or all where there are no more."""
+    """The last `count` tokens of each sequence, or all if there are fewer."""
 
     opcode = "last_tokens"
     kind = "gather"
@@ -199,11 +202,11 @@ class Cut(Op):
         return {"w": self.elements}
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
-        """Nothing is copied."""
+        """No copy."""
         return (0,)
 
     def writes(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
-        """Nothing is copied."""
+        """No copy."""
         return (0,)
 
     def evaluate(

@@ -24,7 +24,7 @@ class PatchEmbedding(Op):
     takes = ("patches", "weight", "*bias")
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
-        """With a bias or without."""
+        """The bias is optional."""
         return equation(self.rule.replace(" ->", ", h ->") if operands[2:] else self.rule)
 
     def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -37,7 +37,7 @@ class PatchEmbedding(Op):
         return (operand_gemm(rule, rule.sizes(operands), 0, 1, 0),)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """1 an element for a bias."""
+        """1 per element for a bias."""
         return results[0].elements * len(operands[2:])
 
     def evaluate(
@@ -51,7 +51,7 @@ class PatchEmbedding(Op):
 
 @dataclass(frozen=True)
 class AppendRow(Op):
-    """The rows of x, and one more behind them, the same for each image: a learned end of an image."""
+    """The rows of x, followed by one row that is the same for each image: a learned end of an image."""
 
     opcode = "append_row"
     kind = "gather"
@@ -59,7 +59,7 @@ class AppendRow(Op):
     takes = ("x", "row")
 
     def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Without the axis of one row."""
+        """Without the axis of the single row."""
         return (prod(shape),)
 
     def evaluate(

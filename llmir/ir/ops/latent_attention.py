@@ -40,7 +40,7 @@ def chosen(index: Array, k: int, by: Mask, at: ExecutionPlace) -> Array:
     order = np.argsort(-ranked, axis=-1, kind="stable")[..., :k]
     found = np.zeros(index.shape, dtype=bool)
     np.put_along_axis(found, order, True, axis=-1)
-    seen: Array = found & np.isfinite(ranked)  # with few keys, a selected key may be invisible
+    seen: Array = found & np.isfinite(ranked)  # with few keys, a selected key may be masked
     return seen
 
 
@@ -72,7 +72,7 @@ class IndexScores(Op):
         )
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """relu, 1 a head and pair."""
+        """relu, 1 per head and pair."""
         return results[0].elements * operands[0].shape[2]
 
     def evaluate(
@@ -181,8 +181,8 @@ class LatentMix(Op):
 class LatentAttention(Op):
     """Attention over latents without the scores in memory, of the pairs of a mask.
 
-    Naive, it takes keys and values of each head, as any flash attention with heads of d + p and e. Absorbed,
-    it takes the latents once, for keys and values both, and gives rows of latents (FlashMLA).
+    The naive form has keys and values for each head, as in flash attention with heads of d + p and e. The
+    absorbed form reads the latents once, as keys and values, and returns rows of latents (FlashMLA).
     """
 
     opcode = "latent_attention"
@@ -199,7 +199,7 @@ class LatentAttention(Op):
         return super().types(operands)
 
     def remark(self, operands: Sequence[Tensor]) -> str:
-        """The form, and the mask where it is not what all decoders have."""
+        """The form, and the mask if it is not the causal mask."""
         form = "absorbed" if len(self.core(operands)) == 4 else "naive"
         return form if self.mask == "causal" else f"{form}, {self.mask}"
 
@@ -231,7 +231,7 @@ class LatentAttention(Op):
         return (Gemm(rows, n["c"], key, batch), Gemm(rows, value, n["c"], batch))
 
     def matrix(self, operands: Sequence[Tensor]) -> Size:
-        """2·(d + p + e) for each pair that the mask leaves, and head; absorbed, e is d."""
+        """2·(d + p + e) for each visible pair and head; in the absorbed form, e is d."""
         n = self.equation(operands).sizes(operands)
         return n["b"] * n["g"] * (n["d"] + n["p"] + n.get("e", n["d"])) * self._pairs(n)
 
@@ -291,7 +291,7 @@ class SparseLatentAttention(LatentAttention):
         return f"{super().remark(operands)}, {self.top_k} keys a query"
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
-        """With the index."""
+        """Including the index."""
         return equation(super().equation(operands).text.replace(" ->", ", b t c! ->"))
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:

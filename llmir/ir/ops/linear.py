@@ -79,7 +79,7 @@ class Linear(Op):
         return product_roles(self.einsum, slot) if slot <= self.matrices[-1] else ""
 
     def giving(self, to: DType, x: DType) -> Op:
-        """`to` is stated where x has another type."""
+        """`to` is set if x has another dtype."""
         return replace(self, to="" if x == to else to.name)
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
@@ -87,7 +87,7 @@ class Linear(Op):
         return equation(self.einsum)
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """One for each weight; `VerifyError` unless there is a weight, and none or one bias, for each."""
+        """One for each weight; `VerifyError` without a weight, or if only some weights have a bias."""
         rule = equation(self.einsum)
         n = len(rule.results)
         stray = [
@@ -118,7 +118,7 @@ class Linear(Op):
         return tuple(operand_gemm(rule, sizes, 0, 1 + i, i) for i in range(len(rule.results)))
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """The bias add, 1 for each element that has one."""
+        """The bias add, 1 per element with a bias."""
         biases = len(operands) - 1 - len(results)
         return sum((t.elements for t in results[:biases]), start=0) if biases > 0 else 0
 

@@ -56,7 +56,7 @@ class Dispatch(Op):
         return replace(self, routing=law)
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Rows are split as tokens are, and then by expert: unevenly, unless an exchange is still to come."""
+        """Rows are split like tokens, and then by expert: unevenly, unless an exchange follows."""
         found = super().types(operands)
         *tokens, top_k = operands[1].shape
         came = everyone(product(tokens)) != product(tokens)
@@ -80,7 +80,7 @@ class Dispatch(Op):
 
 @dataclass(frozen=True)
 class ScaledDispatch(Dispatch):
-    """`dispatch` of rows that are scaled by the token's weight for their expert, before they go there."""
+    """`dispatch` of rows that are scaled by the token's weight for their expert before sending."""
 
     opcode = "scaled_dispatch"
     rule = "b t h, b t k, b t k -> (b t k) h, (b t k)"
@@ -141,7 +141,7 @@ class GroupedLinear(Op):
         return product_roles(self.einsum, slot) if slot <= self.matrices[-1] else ""
 
     def giving(self, to: DType, x: DType) -> Op:
-        """`to` is stated where rows have another type."""
+        """`to` is set if rows have another dtype."""
         return replace(self, to="" if x == to else to.name)
 
     def remark(self, operands: Sequence[Tensor]) -> str:
@@ -184,7 +184,7 @@ class GroupedLinear(Op):
         return tuple(operand_gemm(rule, sizes, 0, 1 + i, i) for i in range(len(rule.results)))
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
-        """Rows once, and of each weight and bias the expected number of distinct experts."""
+        """Rows once, and for each weight and bias the expected number of distinct experts."""
         whole = 0, self.matrices.stop
         return tuple(
             t.bytes
@@ -194,7 +194,7 @@ class GroupedLinear(Op):
         )
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """The bias add, 1 for each element that has one."""
+        """The bias add, 1 per element with a bias."""
         biased = len(operands) > 1 + self.matrices.stop
         return sum((t.elements for t in results), start=0) if biased else 0
 
@@ -280,12 +280,14 @@ class Combine(Op):
 
 @dataclass(frozen=True)
 class SumExperts(Combine):
-    """`combine` of rows that were weighted before the experts; weights only give the placement of tokens."""
+    """`combine` of rows that were weighted before the experts; the weights only give the placement
+    of tokens.
+    """
 
     opcode = "sum_experts"
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """1 a routed element."""
+        """1 per routed element."""
         return operands[0].elements
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:

@@ -75,7 +75,7 @@ def _stored(over: int, shape: tuple[int, ...]) -> tuple[int, ...]:
 class RmsNorm(Op):
     """x / rms(x) · (w + offset) over the last `over` axes; 4 FLOPs an element (square, sum, scale, weight).
 
-    `w` may have axes before those, and need not be there (3 FLOPs then). Gemma's offset is 1.
+    `w` may have additional leading axes, and is optional (3 FLOPs without it). Gemma's offset is 1.
     """
 
     opcode = "rms_norm"
@@ -91,11 +91,11 @@ class RmsNorm(Op):
         return _over(operands, self.over)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """3 an element, and 1 for the weight."""
+        """3 per element, and 1 for the weight."""
         return (2 + len(operands)) * results[0].elements
 
     def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The axes that it is over together, and those before them: heads."""
+        """The normalized axes, and the axes before them: heads."""
         return _stored(self.over, shape)
 
     def evaluate(
@@ -107,7 +107,7 @@ class RmsNorm(Op):
 
 @dataclass(frozen=True)
 class MatchRms(Op):
-    """x · rms(y) / rms(x), of mean squares of at least `least`; 6 FLOPs an element."""
+    """x · rms(y) / rms(x), with mean squares of at least `least`; 6 FLOPs per element."""
 
     opcode = "match_rms"
     kind = "norm"
@@ -169,11 +169,11 @@ class LayerNorm(Op):
         return _over(operands, self.over)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """5 an element, and 1 for each of weight and bias."""
+        """5 per element, and 1 for each of weight and bias."""
         return (4 + len(operands)) * results[0].elements
 
     def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The axes that it is over together, and those before them: heads."""
+        """The normalized axes, and the axes before them: heads."""
         return _stored(self.over, shape)
 
     def evaluate(
@@ -209,7 +209,7 @@ class Softmax(Op):
         return (prod(shape),)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """5 an element, the sinks' included."""
+        """5 per element, including the sinks."""
         *rows, columns = results[0].shape
         return 5 * product(rows) * (columns + len(operands) - 1)
 
@@ -250,7 +250,7 @@ class Sinusoid(Op):
 
 @dataclass(frozen=True)
 class Modulate(Op):
-    """x · (1 + scale) + shift, of one scale and shift for all tokens of a sequence."""
+    """x · (1 + scale) + shift, with one scale and shift for all tokens of a sequence."""
 
     opcode = "modulate"
     kind = "elementwise"
@@ -267,7 +267,7 @@ class Modulate(Op):
 
 @dataclass(frozen=True)
 class SequenceMul(Op):
-    """x · factor, of one factor for all tokens of a sequence."""
+    """x · factor, with one factor for all tokens of a sequence."""
 
     opcode = "sequence_mul"
     kind = "elementwise"
@@ -313,7 +313,7 @@ class RowMean(Op):
     rule = "* h! -> *"
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """1 an element of x."""
+        """1 per element of x."""
         return operands[0].elements
 
     def evaluate(
@@ -343,7 +343,7 @@ class Shift(Op):
 
 @dataclass(frozen=True)
 class InverseRoot(Op):
-    """1 / √x; 2 FLOPs an element."""
+    """1 / √x; 2 FLOPs per element."""
 
     opcode = "inverse_root"
     kind = "elementwise"
@@ -379,7 +379,7 @@ class ScaleRows(Op):
 
 @dataclass(frozen=True)
 class SquareSum(Op):
-    """Σx² over the heads of a group, which ranks that share them add up; 2 FLOPs an element."""
+    """Σx² over the heads of a group, which the ranks of the group add up; 2 FLOPs per element."""
 
     opcode = "square_sum"
     kind = "norm"
@@ -402,7 +402,7 @@ class SquareSum(Op):
 
 @dataclass(frozen=True)
 class GroupNorm(Op):
-    """x / √(squares / count + eps) · w, RMSNorm of all heads of a group; 2 FLOPs an element."""
+    """x / √(squares / count + eps) · w, RMSNorm over all heads of a group; 2 FLOPs per element."""
 
     opcode = "group_norm"
     kind = "norm"
@@ -427,7 +427,7 @@ class GroupNorm(Op):
 
 @dataclass(frozen=True)
 class PairSquares(Op):
-    """Σq² and Σk² of each token over all heads, which ranks that share heads add up; 2 FLOPs an element."""
+    """Σq² and Σk² of each token over all heads, which the ranks add up; 2 FLOPs per element."""
 
     opcode = "pair_squares"
     kind = "norm"
@@ -457,7 +457,7 @@ class PairSquares(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """The sums; of ranks that share the queries of a group, the first counts its keys."""
+        """The sums; for ranks that share the queries of a group, the first counts its keys."""
         q, k = operands
         keys = np.einsum("btgd,btgd->bt", k, k) * (at.origin("r") == 0)
         return (np.stack([np.einsum("btgrd,btgrd->bt", q, q), keys], axis=-1),)
@@ -465,7 +465,7 @@ class PairSquares(Op):
 
 @dataclass(frozen=True)
 class PairNorm(Op):
-    """RMSNorm of q and of k over all heads of a token, by their `squares`; 2 FLOPs an element."""
+    """RMSNorm of q and k over all heads of a token, given their `squares`; 2 FLOPs per element."""
 
     opcode = "pair_norm"
     kind = "norm"
@@ -475,7 +475,7 @@ class PairNorm(Op):
     eps: float = 1e-6
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """2 an element of both."""
+        """2 per element of both."""
         return 2 * (results[0].elements + results[1].elements)
 
     def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -485,7 +485,7 @@ class PairNorm(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """As in its name; all ranks have the sums, and know how many heads they are of."""
+        """All ranks have the sums, and the total number of heads."""
         *rows, squares, q_weight, k_weight = operands
         found = []
         for i, (x, weight) in enumerate(zip(rows, (q_weight, k_weight), strict=True)):
@@ -575,7 +575,7 @@ class AllReduceAddRmsNorm(AddRmsNorm):
         return [self.over, (), ()]
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """The types with a whole sum as the first operand."""
+        """The types with the whole sum as the first operand."""
         y, *others = operands
         return super().types((y.laid(y.placements, summed(y, self.over), y.tokens), *others))
 
@@ -586,7 +586,7 @@ class AllReduceAddRmsNorm(AddRmsNorm):
         return replace(own, wire=sent.wire, payload=sent.payload, group=sent.group, pattern=sent.pattern)
 
     def meet(self, members: Sequence[Array], place: int, at: RankGroup) -> Array:
-        """The sum of the first operand, before all else."""
+        """The sum of the first operand, before the remaining work."""
         return total(members)
 
 

@@ -16,7 +16,9 @@ from llmir.ir.sizes.polynomial import Size
 
 @dataclass(frozen=True)
 class Send(Op):
-    """Puts a value in the memory of stage `to`, each rank its part where the rank at the same place is."""
+    """Stores a value in the memory of stage `to`: each rank sends its part to the rank with the same
+    coordinates.
+    """
 
     opcode = "send"
     kind = "collective"
@@ -33,13 +35,13 @@ class Send(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """The value as it is."""
+        """The unchanged value."""
         return (operands[0],)
 
 
 @dataclass(frozen=True)
 class Recv(Op):
-    """Takes what the stage before has sent; reading, sending and writing go on together, as one `send`."""
+    """Receives a value from the previous stage; reading, sending and writing overlap, as one `send`."""
 
     opcode = "recv"
     kind = "collective"
@@ -47,15 +49,15 @@ class Recv(Op):
     aliases: ClassVar[Mapping[int, int]] = MappingProxyType({0: 0})
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
-        """Nothing: it is here."""
+        """No bytes: the value is in the memory of this stage."""
         return (0,)
 
     def writes(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
-        """Nothing: `send` has written it."""
+        """No bytes: `send` has written it."""
         return (0,)
 
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """The value as it is."""
+        """The unchanged value."""
         return (operands[0],)

@@ -1,8 +1,8 @@
 """Conversion to low-precision element types and back, also around collectives.
 
-`round_trip` gives the value that remains of an element: rounded to the type, each tile under its own scale.
-Scales are symmetric, the largest magnitude of a tile divided by the largest value of the format. Values in
-types of 16 bits and more stay exact, since float64 represents them all.
+`round_trip` returns the value of an element after quantization: rounded to the dtype, each tile with its own
+scale. Scales are symmetric, the largest magnitude of a tile divided by the largest value of the format.
+Values in types of 16 bits and more stay exact, since float64 represents them all.
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ _CODES = {"nf4": np.array(_NORMAL), "bnb_fp4": np.array(sorted({*_MAGNITUDES, *(
 
 
 def round_trip(x: Array, to: DType) -> Array:
-    """`x` as it comes back from the type `to`: quantized, then dequantized."""
+    """`x` after quantization to `to` and dequantization."""
     if not to.low:
         return x
     if not to.scale_bits:
         return to_format(x, to.plain.name)
-    # As [matrices, tiles of rows, rows, tiles along k, elements], zeros where the last tiles stick out.
+    # As [matrices, tiles of rows, rows, tiles along k, elements], with zeros where the last tiles are
+    # incomplete.
     order = sorted(
         range(x.ndim), key=lambda i: "bnk".index(to.roles.replace("m", "n")[i] if to.roles else "k")
     )
@@ -135,14 +136,14 @@ class Quantize(Op):
     static: bool = False
 
     def giving(self, to: DType, x: DType) -> Op:
-        """Into that type."""
+        """Into this dtype."""
         return replace(self, to=to.name)
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
         return (named(self.to),)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """Scaling, and a maximum where the scale is not known."""
+        """Scaling, and a maximum if the scale is not known."""
         return (1 if self.static else 2) * results[0].elements
 
     def evaluate(
@@ -165,7 +166,7 @@ class Dequantize(Op):
     to: str
 
     def giving(self, to: DType, x: DType) -> Op:
-        """Into that type."""
+        """Into this dtype."""
         return replace(self, to=to.name)
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
@@ -183,7 +184,7 @@ class Dequantize(Op):
 
 @dataclass(frozen=True)
 class Conversion(Op, ABC):
-    """x in the type `to`, before or after it travels."""
+    """x in the dtype `to`, before or after a transfer."""
 
     kind = "elementwise"
     rule = "* -> *"
@@ -193,11 +194,11 @@ class Conversion(Op, ABC):
     to: str
 
     def giving(self, to: DType, x: DType) -> Op:
-        """Into that type."""
+        """Into this dtype."""
         return replace(self, to=to.name)
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
-        """The type that travels, or to compute with."""
+        """The dtype of the transfer, or of the computation."""
         return (named(self.to),)
 
 
@@ -223,7 +224,7 @@ class Compress(Conversion):
 
 @dataclass(frozen=True)
 class Decompress(Conversion):
-    """x as it arrived, in the type `to` again."""
+    """x after the transfer, in the dtype `to` again."""
 
     opcode = "decompress"
 

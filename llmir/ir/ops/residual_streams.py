@@ -40,7 +40,7 @@ class SplitStreams(Op):
     streams: int
 
     def new_axes(self, operands: Sequence[Tensor]) -> dict[str, Size]:
-        """`n` of them."""
+        """`n` streams."""
         return {"n": self.streams}
 
     def evaluate(
@@ -126,7 +126,7 @@ class EnterStreams(JoinStreams):
         return {"m": operands[0].shape[2]}
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
-        """The sum as streams come, weights in fp32."""
+        """The sum of the streams, with weights in fp32."""
         return operands[0].dtype, FP32, FP32
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
@@ -159,7 +159,7 @@ class LeaveStreams(Op):
     takes = ("streams", "x", "weights", "matrix")
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """2 for each stream that is mixed, and 2 for x."""
+        """2 per element for each mixed stream, and 2 for x."""
         return 2 * results[0].elements * (operands[0].shape[2] + 1)
 
     def evaluate(
@@ -175,7 +175,9 @@ class LeaveStreams(Op):
 
 @dataclass(frozen=True)
 class Pick(Op):
-    """One of several streams, or of a value with one part per layer: `index`, or −1 for the own part."""
+    """One of several streams, or of a value with one part per layer: `index`, or −1 for the layer's
+    own part.
+    """
 
     opcode = "pick"
     kind = "gather"
@@ -213,7 +215,7 @@ class StreamMix(Op):
 
 @dataclass(frozen=True)
 class StreamAdd(Op):
-    """x added to the streams from `first` on, to each by its weight and `offset`, or as it is."""
+    """x added to the streams from `first` on, to each with its weight and `offset`, or unscaled."""
 
     opcode = "stream_add"
     kind = "elementwise"
@@ -239,7 +241,7 @@ class StreamAdd(Op):
 
 @dataclass(frozen=True)
 class ScaleBy(Op):
-    """x · w, of a number for each element of a row, or of one for all."""
+    """x · w, with one number per element of a row, or one for all."""
 
     opcode = "scale_by"
     kind = "elementwise"

@@ -25,8 +25,8 @@ from llmir.ir.sizes.polynomial import Size, product
 from .norm import rms_norm
 from .quant import round_trip
 
-# The ways to stretch positions beyond the trained length, and what `Rotary.factors` holds of each. A star
-# stands for one number for each pair of a head's elements.
+# The ways to stretch positions beyond the trained length, with the parameters of each in `Rotary.factors`. A
+# star represents one number for each pair of elements of a head.
 SCALINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "none": (),
@@ -128,11 +128,13 @@ def _frequencies(rope: Rotary, size: int, length: int) -> tuple[Array, float]:
 
 
 def _llama3(unscaled: Array, factor: float, low: float, high: float, trained: float) -> Array:
-    """Divide the frequencies of long wavelengths by `factor`, leave short ones, interpolate between."""
+    """Divide the frequencies of long wavelengths by `factor`, keep those of short ones, and interpolate
+    between.
+    """
     turns = trained * unscaled / (2 * math.pi)
     kept = np.clip(
         (turns - low) / max(high - low, 1e-30), 0.0, 1.0
-    )  # with equal bounds, as in Llama 4, a step
+    )  # equal bounds, as in Llama 4, give a step
     result: Array = unscaled * (kept + (1 - kept) / factor)
     return result
 
@@ -150,7 +152,7 @@ def _yarn(unscaled: Array, theta: float, factor: float, trained: float, *more: f
 
 @dataclass(frozen=True)
 class Rope(Rotary):
-    """Rotary positions on the last axis; 6 FLOPs an element."""
+    """Rotary positions on the last axis; 6 FLOPs per element."""
 
     opcode = "rope"
     kind = "elementwise"
@@ -211,11 +213,11 @@ class NegateHalf(Op):
     vector_flops = 2
 
     def new_axes(self, operands: Sequence[Tensor]) -> dict[str, Size]:
-        """Half a row."""
+        """Half of a row."""
         return {"e": _half(operands[0])}
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """Of the elements that are negated."""
+        """One per negated element."""
         return self.vector_flops * results[0].elements
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
@@ -232,7 +234,7 @@ class NegateHalf(Op):
 
 @dataclass(frozen=True)
 class JoinHalf(Op):
-    """`half`, and behind it the first half of each row of x, in new memory (`torch.cat`)."""
+    """`half`, followed by the first half of each row of x, in new memory (`torch.cat`)."""
 
     opcode = "join_half"
     kind = "elementwise"
@@ -294,7 +296,7 @@ class Temper(Op):
 
 @dataclass(frozen=True)
 class Append(Op):
-    """A cache with the new tokens' rows written at its end, in place and in the cache's element type."""
+    """A cache with the rows of the new tokens written at its end, in place and in the dtype of the cache."""
 
     opcode = "append"
     kind = "elementwise"
@@ -340,7 +342,7 @@ class RopeAppend(Rotary):
         return Rope.vector_flops * (self.turned(operands[0]) + self.turned(operands[1]))
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
-        """q, k and v; nothing of the caches."""
+        """q, k and v, without the caches."""
         return (*(t.bytes for t in operands[:3]), 0, 0)
 
     def writes(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
@@ -364,7 +366,7 @@ class NormRopeAppendIndex(Rotary):
 
     Operands q, k, v, key cache, value cache, the weights of the norms of q and k; index queries, index keys,
     their cache, and the weights of their norms. Results: rotated q, key cache, value cache, rotated index
-    queries, cache of index keys. Each head is normalized: 4 FLOPs an element, and 6 where it is rotated.
+    queries, cache of index keys. Each head is normalized: 4 FLOPs per element, and 6 for rotated elements.
     """
 
     opcode = "norm_rope_append_index"

@@ -3,7 +3,7 @@
 A scan stores one state per sequence and channel; every token decays it and adds to it.
 
 Axes: `b` sequences, `t` new tokens, `g` groups, `r` heads of each, `d` head size, `n` state size, `f`
-channels. Of the convolution: `v` tokens before the new ones, `w` taps; all other axes are channels.
+channels. Axes of the convolution: `v` tokens before the new ones, `w` taps; all other axes are channels.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Scan(Op):
 
     @property
     def chunked(self) -> Op | None:
-        """With the usual chunk."""
+        """With the default chunk."""
         return replace(self, chunk=self.usual) if self.chunk == 1 else None
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
@@ -71,7 +71,7 @@ class Scan(Op):
         return ceildiv(tokens, self.chunk), length
 
     def between(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """Elements of the states between chunks; none for one token, which updates the final state."""
+        """Elements of the states between chunks; 0 for one token, which updates the final state."""
         tokens = operands[0].shape[1]
         return Min.of(tokens - 1, 1) * self.chunks(tokens)[0] * results[1].elements if self.chunk > 1 else 0
 
@@ -107,7 +107,7 @@ class SelectiveScan(Op):
         return operands[0].dtype, operands[-1].dtype
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """8 an element of the state and token (decay 2, input 2, state 2, output 2)."""
+        """8 per element of the state and token (decay 2, input 2, state 2, output 2)."""
         return 8 * operands[0].elements * operands[4].shape[1]
 
     def evaluate(
@@ -127,7 +127,7 @@ class SelectiveScan(Op):
 class SsdScan(Scan):
     """Mamba-2's (arXiv:2405.21060, section 6): h ← e^(−Δ·e^a)·h + Δ·x·bᵀ, y = h·c + skip·x.
 
-    Δ is softplus(dt + dt_bias), and `least` at least, and a is one number a head.
+    Δ is softplus(dt + dt_bias), limited to at least `least`, and a is one number per head.
     """
 
     opcode = "ssd_scan"
@@ -153,7 +153,7 @@ class SsdScan(Scan):
         )
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """6 an element of the state and token (decay 1, input 2, state 1, output 2); fewer in chunks."""
+        """6 per element of the state and token (decay 1, input 2, state 1, output 2); fewer in chunks."""
         n = self.equation(operands).sizes(operands)
         if self.chunk == 1:
             return 6 * operands[0].elements * n["n"]
@@ -207,7 +207,7 @@ class CausalConv(Op):
     activation_flops: ClassVar[int] = 0
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
-        """With a bias or without."""
+        """The bias is optional."""
         bias = ", *" * (len(operands) - 3)
         return spell_equation(f"b t! *, * w!, b v! *{bias} -> b t! *, b v! *", len(operands[0].shape))
 
@@ -222,11 +222,11 @@ class CausalConv(Op):
         return operands[0].dtype, operands[2].dtype
 
     def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Channels together, and an axis for the one channel that each reads."""
+        """The channels as one axis, and an axis for the single channel that each reads."""
         return (prod(shape[:-1]), 1, shape[-1]) if slot == 1 else (prod(shape),)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """2 a tap and element; 1 an element for a bias, 4 for silu."""
+        """2 per tap and element; 1 per element for a bias, 4 for silu."""
         biases = len(operands) - 3
         return results[0].elements * (2 * operands[1].shape[-1] + biases + self.activation_flops)
 

@@ -30,7 +30,7 @@ SPARED = ("vocab", "expert")  # axes along which a rank may store more than the 
 
 @dataclass(frozen=True)
 class Source(Op):
-    """A value without operands, of a stated `type`; `axes` are the logical names of its dimensions."""
+    """A value without operands, with a stated `type`; `axes` are the logical names of its dimensions."""
 
     source = True
 
@@ -50,7 +50,7 @@ class Source(Op):
         return self.type
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
-        """Names its own dimensions, since a source has nothing to derive them from."""
+        """Names its dimensions, because a source has no operands to derive them from."""
         return equation(f"-> {' '.join(self.axes or [f'i{n}' for n in range(len(self.type.shape))])}")
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -62,14 +62,14 @@ class Source(Op):
         return (self.type.dtype,)
 
     def writes(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
-        """Nothing: it is there already."""
+        """No bytes: the value is in memory."""
         return (0,)
 
     def typed(self, type: Tensor) -> Op:
         return replace(self, type=type)
 
     def giving(self, to: DType, x: DType) -> Op:
-        """The same shape in that type."""
+        """The same shape in this dtype."""
         return replace(self, type=self.type.to(to))
 
 
@@ -87,13 +87,13 @@ class Weight(Source):
 
     In the name, `{layer}` is the layer number, `{layer:6.12}` its index in the range 6 to 12, and `{expert}`
     iterates over the axis `expert`. Without `{layer}` all layers share the tensor. A suffix `[i]` means the
-    i-th of several weights stored one below another, `[i/n]` the i-th in each of n equal blocks, `^T` storage
-    as [in, out], and `^F` one matrix for all experts (`llmir.base.names.checkpoint_place`).
+    i-th of several weights that are stored one after another, `[i/n]` the i-th in each of n equal blocks,
+    `^T` storage as [in, out], and `^F` one matrix for all experts (`llmir.base.names.checkpoint_place`).
 
     `turns` is the number of equal weights that a benchmark uses in turn, so that some may remain in a cache.
-    0 is the situation in a model, where all other weights of the step are read in between. The last `spare`
-    places of the axis `vocab` or `expert` are not parameters: engines pad vocabularies and store redundant
-    experts. They repeat the first places.
+    0 is the situation in a model, in which all other weights of the step are read in between. The last
+    `spare` places of the axis `vocab` or `expert` are not parameters: engines pad vocabularies and store
+    redundant experts. They repeat the first places.
     """
 
     opcode = "weight"
@@ -125,7 +125,7 @@ class Weight(Source):
 
     @property
     def own(self) -> Tensor:
-        """Its type in the model, without what is spare."""
+        """Its type in the model, without padding."""
         if not self.spare:
             return self.type
         dim = next(i for i, axis in enumerate(self.axes) if axis in SPARED)
@@ -137,7 +137,7 @@ class Weight(Source):
         return self.own.elements
 
     def filled(self, values: Array) -> Array:
-        """Its numbers, given those in the model."""
+        """Its values, given those in the model."""
         for dim, size in enumerate(self.type.shape if self.spare else ()):
             values = np.take(values, range(Binding()(size)), dim, mode="wrap")
         return values
@@ -207,7 +207,7 @@ class Zeros(Op):
 
     @property
     def runs(self) -> bool:
-        """It does not."""
+        """False: a source does not run as a kernel."""
         return False
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

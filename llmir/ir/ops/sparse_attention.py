@@ -4,9 +4,9 @@ A compressed entry stands for several tokens and is key and value of all heads: 
 weighted by gates, channel by channel. The index that selects blocks has one head for each key/value head.
 
 Axes: `b` sequences, `t` new tokens, `g` key/value heads or groups of heads, `r` heads for each of them, `d`
-head size. Of compressed keys: `c` tokens in the window and new ones, `p` tokens of incomplete entries and new
-ones, `n` entries, `s` series of rows, `w` tokens of an entry. Of blocks: `c` all tokens so far, `n` blocks,
-`y` head size of the index, `e` head size of the values.
+head size. Axes of compressed keys: `c` tokens in the window and new ones, `p` tokens of incomplete entries
+and new ones, `n` entries, `s` series of rows, `w` tokens of an entry. Axes of blocks: `c` all tokens so far,
+`n` blocks, `y` head size of the index, `e` head size of the values.
 """
 
 from __future__ import annotations
@@ -91,9 +91,9 @@ class CompressRows(Op):
 class CompressedAttention(Op):
     """softmax attention over a window of keys that all heads share and that are also the values, with sinks.
 
-    With a `stride`, there are also compressed entries of this many tokens; a query sees those that end at or
-    before its position. With an index, a query sees the `top_k` entries that the index selects, with one
-    comparison per candidate. Scores are not written to memory.
+    With a `stride`, there are also compressed entries of this number of tokens; a query sees those that end
+    at or before its position. With an index, a query sees the `top_k` entries that the index selects, with
+    one comparison per candidate. Scores are not written to memory.
     """
 
     opcode = "compressed_attention"
@@ -124,7 +124,7 @@ class CompressedAttention(Op):
         return f"{self.mask}, {which} of {self.stride} tokens" if self.stride else self.mask
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
-        """With entries and an index, or without."""
+        """With or without entries and an index."""
         more = ("", ", b n! d!", ", b n! d!, b t n!")[len(operands) - 3]
         return equation(f"b t g r d!, b c! d!, g r{more} -> b t g r d!")
 
@@ -148,13 +148,13 @@ class CompressedAttention(Op):
         return 2 * n["b"] * n["g"] * n["r"] * n["d"] * self.pairs(operands)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """The softmax, 5 for each such pair and head (in half-pairs, rounded up) and sink; 1 a candidate."""
+        """The softmax, 5 for each pair and head (in half-pairs, rounded up) and sink; 1 per candidate."""
         n = self.equation(operands).sizes(operands)
         softmaxes = ceildiv(self.pairs(operands), 2) + n["t"]
         return 5 * n["b"] * n["g"] * n["r"] * softmaxes + sum((x.elements for x in operands[4:]), start=0)
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
-        """Only keys and entries that at least one query sees, once."""
+        """Only keys and entries that at least one query sees, once each."""
         new, found = operands[0].shape[1], [x.bytes for x in operands]
         for slot, by in zip((1, 3), self.masks, strict=False):
             found[slot] = operands[slot].resized(1, by.keys(new, C)).bytes
@@ -183,7 +183,7 @@ class CompressedAttention(Op):
 def chosen_blocks(blocks: Array, keys: int, by: ChosenBlocks, local: int, at: ExecutionPlace) -> Array:
     """Whether a key is in one of the blocks of a query that score highest, of [b, g, t, n]: [b, g, t, c].
 
-    The last `local` ones up to the query's own are among them.
+    The selected blocks include the last `local` ones up to the block of the query.
     """
     own = ((at.cached + at.origin("t") + np.arange(blocks.shape[2])) // by.length)[:, None]
     number = np.arange(blocks.shape[3])
@@ -220,19 +220,19 @@ class BlockScores(Op):
         return (FP32,)
 
     def gemms(self, operands: Sequence[Tensor]) -> tuple[Gemm, ...]:
-        """All heads at once, as keys are theirs together."""
+        """All heads at once, because they share the keys."""
         n = self.equation(operands).sizes(operands, n=0)
         return (Gemm(n["t"] * n["g"], n["c"], n["y"], n["b"]),)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """1 a head and pair."""
+        """1 per head and pair."""
         n = self.equation(operands).sizes(operands, n=0)
         return n["b"] * n["t"] * n["g"] * n["c"]
 
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """−∞ of blocks that are to come."""
+        """−∞ for later blocks."""
         q, k = operands
         scores = mask_scores(np.einsum("btgy,bcy->bgtc", q, k, optimize=True), mask("causal"), {"g": 1}, at)
         fill = [(0, 0)] * 3 + [(0, -scores.shape[-1] % self.length)]
@@ -244,8 +244,8 @@ class BlockScores(Op):
 class SelectBlocks(Op):
     """Scores with −∞ where a key is in none of the `top_k` blocks of highest index, of `length` keys each.
 
-    The last `local` blocks up to a query's own are always chosen. 1 FLOP (a comparison) for each candidate,
-    and 1 for each score.
+    The last `local` blocks up to the block of a query are always selected. 1 FLOP (a comparison) for each
+    candidate, and 1 for each score.
     """
 
     opcode = "select_blocks"
@@ -300,7 +300,7 @@ class BlockSparseAttention(FlashAttention):
 
     @property
     def pattern(self) -> Mask:
-        """A query's own block up to itself, and the others that are chosen."""
+        """The block of a query up to its position, and the other selected blocks."""
         return ChosenBlocks(self.length, self.top_k)
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -315,7 +315,7 @@ class BlockSparseAttention(FlashAttention):
         return equation(self.rule)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """For each pair and query head 5 (softmax), half-pairs rounded up; 1 a candidate."""
+        """For each pair and query head 5 (softmax), half-pairs rounded up; 1 per candidate."""
         n = self.equation(operands).sizes(operands)
         return 5 * n["b"] * n["g"] * n["r"] * ceildiv(self._pairs(n), 2) + operands[3].elements
 

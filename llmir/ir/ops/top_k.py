@@ -46,7 +46,7 @@ class TopK(Op):
         return x
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
-        """With a bias for each candidate, or without."""
+        """The bias for each candidate is optional."""
         return equation(self.rule if len(operands) == 1 else "b t e!, e! -> b t k, b t k")
 
     def new_axes(self, operands: Sequence[Tensor]) -> dict[str, Size]:
@@ -63,11 +63,11 @@ class TopK(Op):
         return {"k": self.k}
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
-        """Values as they come, and 32-bit indices."""
+        """Values as computed, and 32-bit indices."""
         return (operands[0].dtype, INT32)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """1 a candidate, another within groups if there are several, the add of a bias, and the score."""
+        """1 per candidate, one more within groups if there are several, the add of a bias, and the score."""
         compared = min(self.groups, 2)
         return (self.scoring + compared + len(operands) - 1) * operands[0].elements
 
@@ -109,7 +109,7 @@ class SoftmaxTopK(TopK):
         return (FP32, INT32)
 
     def score(self, x: Array) -> Array:
-        """Over all candidates."""
+        """The softmax over all candidates."""
         return softmax(x)
 
 
@@ -157,7 +157,7 @@ class HashTopK(Op):
     scale: float = 1.0
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
-        """Values as they come, and 32-bit indices."""
+        """Values as computed, and 32-bit indices."""
         return (operands[0].dtype, INT32)
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
@@ -195,17 +195,19 @@ class SparseMixer(Op):
         return {"k": 2}
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
-        """Values as they come, and 32-bit indices."""
+        """Values as computed, and 32-bit indices."""
         return (operands[0].dtype, INT32)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """22 a candidate: twice a maximum, a size and the larger, a difference's share, a test, a softmax."""
+        """22 per candidate, 11 for each of two choices: maximum, magnitude, the larger magnitude, difference,
+        ratio, comparison, softmax (5).
+        """
         return 22 * operands[0].elements
 
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """The largest, and the largest of the others."""
+        """The largest value, and the largest of the remaining ones."""
         (scores,) = operands
         left, weights, chosen = scores, [], []
         for _ in range(2):

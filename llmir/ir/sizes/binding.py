@@ -23,7 +23,7 @@ from .polynomial import Dim, Factor, Monomial, Size
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 Places = np.ndarray[Any, np.dtype[np.intp]]
-_MANY_VALUES = 1 << 12  # from this number on it pays to evaluate distinct values only
+_MANY_VALUES = 1 << 12  # number of values from which it is faster to evaluate distinct values only
 _SPARSE = (
     8  # distinct counts are found in a table if the largest is at most this many times the number of values
 )
@@ -32,11 +32,11 @@ _SPARSE = (
 class Binding(Immutable):
     """Values for the symbols: integers, or numpy arrays that broadcast together (taken as float64).
 
-    Call it on a size to get the value: exact for integers, an array when a symbol is one. It copies arrays.
+    Call it on a size to get the value: exact for integers, an array when a symbol is one. Arrays are copied.
     """
 
     symbols: Mapping[str, Number]
-    _given: Mapping[Monomial, Number]  # products with values although their symbols have none
+    _given: Mapping[Monomial, Number]  # products with values although their symbols have no values
     _monomials: dict[Monomial, Number]  # the products evaluated so far
     _places: dict[Dim, tuple[Binding, Places | None]]
 
@@ -95,7 +95,7 @@ class Binding(Immutable):
         return np.broadcast_shapes(*arrays) if arrays else ()
 
     def block(self, rows: slice | Places) -> Binding:
-        """The same at some of the points: `rows` of the first axis of `shape`."""
+        """The binding at some of the points: `rows` of the first axis of `shape`."""
         axes = len(self.shape)
         # Pieces of a read-only array need no copies.
         found = Binding()
@@ -144,7 +144,7 @@ def broadcast_rows(value: Number, rows: slice | Places, axes: int) -> Number:
 
 
 def once(values: Array) -> tuple[Array, Places]:
-    """Each value once, in ascending order, and where each is among them; counts need no sorting."""
+    """The distinct values in ascending order, and the index of each value; counts need no sorting."""
     most = values.max()
     if values.min() >= 0 and most <= _SPARSE * values.size:
         counts = values.astype(np.intp)
@@ -158,7 +158,7 @@ def once(values: Array) -> tuple[Array, Places]:
 
 
 def _figures(value: Any) -> Number:
-    """An array or list as a read-only array of float64, a copy; anything else as it is."""
+    """An array or list as a read-only copy in float64; other values are unchanged."""
     many = isinstance(value, (np.ndarray, list, tuple))
     return read_only(np.array(value, dtype=np.float64)) if many else value
 
@@ -185,7 +185,7 @@ class MixedBinding(Binding):
     >>> at(ceildiv(B * T, 100))
     6
 
-    `phases` may say which phase each is in.
+    `phases` may contain the phase of each.
     """
 
     parts: tuple[Binding, ...]
@@ -209,7 +209,7 @@ class MixedBinding(Binding):
 
     @cached_property
     def uneven(self) -> bool:
-        """Whether one of the parts is."""
+        """Whether one of the parts is uneven."""
         return any(part.uneven for part in self.parts)
 
     @cached_property
@@ -249,7 +249,7 @@ class MixedBinding(Binding):
 
 # --- Packed bindings ---
 
-_MANY_NUMBERS = 1 << 20  # from this many numbers on (8 MiB), memory matters
+_MANY_NUMBERS = 1 << 20  # number of values from which memory matters (8 MiB)
 
 
 class PackedBinding(Binding):
@@ -294,7 +294,7 @@ def pack(counts: Number) -> Number:
 
 
 def is_packed(value: Any) -> bool:
-    """Whether `packed` made it."""
+    """Whether the binding was created by `packed`."""
     return isinstance(value, np.ndarray) and value.dtype.kind == "u"
 
 
@@ -330,14 +330,14 @@ class UnevenBinding(Binding):
 
     @property
     def uneven(self) -> bool:
-        """They do."""
+        """True: packed sequences are uneven."""
         return True
 
     def _product(self, monomial: Monomial) -> Number:
         return _mean(self._each._product(monomial))
 
     def capped(self, size: Size, most: float) -> Number:
-        """The mean of a size of one sequence, where that is no more than `most` of any."""
+        """The mean of a size over sequences, if it is at most `most` for each."""
         return _mean(np.minimum(self._each(size), most))
 
 

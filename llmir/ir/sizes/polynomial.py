@@ -92,7 +92,7 @@ B, T, C = Dim.symbol("B"), Dim.symbol("T"), Dim.symbol("C")
 
 
 def whole(size: SupportsIndex | Dim) -> Size:
-    """`size` if it is one; Python's own integer for numpy's, and `TypeError` for a float."""
+    """`size` if it is valid: a Python integer for a numpy integer, and `TypeError` for a float."""
     return size if isinstance(size, Dim) else operator.index(size)
 
 
@@ -135,7 +135,17 @@ def _multiply(a: Size, b: Size) -> Size:
 
 
 def product(sizes: Iterable[Size]) -> Size:
-    """The product of `sizes`; 1 for none."""
+    """Multiply sizes.
+
+    Args:
+        sizes: Numbers and `Dim`s.
+
+    Returns:
+        The product; 1 for no sizes.
+
+    >>> product([2, 3, 4]), product([])
+    (24, 1)
+    """
     result: Size = 1
     for size in sizes:
         result = result * size
@@ -166,7 +176,7 @@ def monomials(sizes: Iterable[Size]) -> tuple[Dim, ...]:
 
 
 def sole_product(sizes: Iterable[Size]) -> Dim | None:
-    """The one product of symbols that these sizes are functions of; None if they depend on more, or on none.
+    """The one product of symbols that determines these sizes; None if they depend on more, or on none.
 
     >>> from llmir.ir.sizes.polynomial import ceildiv
     >>> sole_product([3 * B * T, ceildiv(B * T + 1, 8)]), sole_product([B * T, B])
@@ -192,7 +202,7 @@ def products(sizes: Iterable[Size]) -> set[Dim]:
 
 @lru_cache(maxsize=1 << 14)
 def symbols(size: Size) -> frozenset[str]:
-    """The names that it is a function of.
+    """The names of its symbols.
 
     >>> from llmir.ir.sizes.polynomial import ceildiv
     >>> sorted(symbols(3 * B * T + ceildiv(C, 8)))
@@ -278,7 +288,7 @@ class Atom(Record, ABC):
         return _size(kind, *arguments)
 
     def folded(self) -> Size | None:
-        """The simpler size that it is for any binding, if it is one."""
+        """A simpler size that is equal for any binding, if there is one."""
         return None
 
     @abstractmethod
@@ -336,7 +346,7 @@ class CeilDiv(Atom):
     by: int
 
     def folded(self) -> Size | None:
-        """The quotient, where nothing has to be rounded."""
+        """The quotient, if it needs no rounding."""
         return -(-self.a // self.by) if isinstance(self.a, int) else divide(self.a, self.by)
 
     def at(self, value: Values) -> Number:
@@ -419,7 +429,7 @@ class Routed(Atom):
     law: Law = CHANCE
 
     def at(self, value: Values) -> Number:
-        """All of them."""
+        """All rows."""
         return value(self.tokens) * self.chosen
 
 
@@ -442,7 +452,7 @@ class Busiest(Atom):
 
 @dataclass(frozen=True, eq=False)
 class Sent(Atom):
-    """`tokens` that go once to each rank that has one of the `chosen` of `experts` (`ragged`)."""
+    """`tokens` that are sent once to each rank with one of the `chosen` of `experts` (`ragged`)."""
 
     name = "sent"
     about = "sent(n, k, E), n tokens that each go once to every rank that has one of their k experts of E"
@@ -476,7 +486,7 @@ class Reached(Atom):
 
 @dataclass(frozen=True, eq=False)
 class OfPhase(Atom):
-    """A size of those sequences of a step alone that are in one phase."""
+    """The size for the sequences of one phase of a step only."""
 
     phase: ClassVar[str]
 
@@ -519,14 +529,40 @@ def maximum(a: Number, b: Number) -> Number:
 
 
 def ceildiv(a: Size, by: int) -> Size:
-    """`a / by` rounded up."""
+    """Divide a size and round up.
+
+    Args:
+        a: The size, a number or a `Dim`.
+        by: The divisor, above 0.
+
+    Returns:
+        A number, or a `Dim` with an atom.
+
+    >>> ceildiv(7, 2), str(ceildiv(Dim.symbol("T"), 16))
+    (4, 'ceildiv(T, 16)')
+    """
     return CeilDiv.of(a, by)
 
 
 def distinct(held: int, chosen: int, tokens: Size, experts: int | None = None, by: Law = CHANCE) -> Size:
-    """The expected number of touched experts among `held`: E·(1−(1−k/E)^n) for uniform routing of all.
+    """The expected number of touched experts on a rank.
 
-    n tokens choose k of E `experts`. By default all experts are held (`Distinct`).
+    For uniform routing and one rank with all experts it is E·(1 − (1 − k/E)^n), where n tokens choose k of E
+    experts (`Distinct`).
+
+    Args:
+        held: Number of experts of the rank.
+        chosen: Number of experts that a token chooses.
+        tokens: Number of tokens.
+        experts: Number of experts of all ranks. The default is `held`.
+        by: The routing law. The default is uniform routing.
+
+    Returns:
+        The number of experts as a size.
+
+    >>> from llmir.ir.sizes.binding import Binding
+    >>> round(Binding(T=1)(distinct(8, 2, Dim.symbol("T"))), 6)
+    2.0
     """
     return Distinct.of(held, chosen, tokens, experts or held, by)
 
@@ -535,7 +571,7 @@ def distinct(held: int, chosen: int, tokens: Size, experts: int | None = None, b
 
 
 def parse(text: str) -> Size:
-    """The size that prints as `text`; `ParseError` if none does.
+    """The size of a text; `ParseError` for another text.
 
     >>> print(parse("T*B*2 + ceildiv(B, 8)"))
     2*B*T + ceildiv(B, 8)

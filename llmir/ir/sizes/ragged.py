@@ -27,7 +27,7 @@ def routed(tokens: Size, chosen: Size, experts: int, by: Law) -> Size:
 
 
 def sent(tokens: Size, chosen: Size, experts: int, by: Law) -> Size:
-    """Tokens that go to the ranks of their experts, each once.
+    """Tokens that are sent to the ranks of their experts, each once per rank.
 
     >>> from llmir.ir.sizes.polynomial import B
     >>> from llmir.ir.sizes.routing_laws import CHANCE
@@ -39,7 +39,7 @@ def sent(tokens: Size, chosen: Size, experts: int, by: Law) -> Size:
 
 
 def everyone(tokens: Size) -> Size:
-    """All tokens, where they may be those that were sent to ranks."""
+    """All tokens, given those that were sent to ranks."""
     found = _atom(tokens)
     return found.tokens if isinstance(found, Sent) else tokens
 
@@ -81,7 +81,9 @@ def even(rows: Size) -> Size:
 
 
 def most(size: Size, ranks: int) -> Size:
-    """The most that one of `ranks` has of a dimension: an equal share rounded up, or the busiest's rows."""
+    """The largest part of a dimension on one of `ranks`: an equal share rounded up, or the rows of the
+    busiest rank.
+    """
     found = _atom(size)
     if not isinstance(found, (Routed, Sent)):
         return ceildiv(size, ranks)
@@ -96,6 +98,6 @@ def together(rows: Size, ranks: int) -> Size:
 
 
 def _atom(size: Size) -> object:
-    """The one atom that a size is."""
+    """The only atom of a size."""
     terms = size.terms if isinstance(size, Dim) else ()
     return terms[0][0][0] if len(terms) == 1 and terms[0][1] == 1 and len(terms[0][0]) == 1 else None

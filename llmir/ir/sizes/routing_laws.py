@@ -8,12 +8,12 @@
   AIConfigurator's benchmarks (ai-dynamo/aiconfigurator, collector/helper.py); the timed rank is the busiest.
 - `Zipf`: the r-th most popular expert has the weight r^-skew. Drawing k experts without replacement is taking
   the first k of E exponential clocks (Kool, van Hoof & Welling 2019, arXiv:1903.06059). Expert e is therefore
-  among them with probability 1 − exp(−λ·w_e), where λ is the time at which k clocks are expected to have rung
+  chosen with probability 1 − exp(−λ·w_e), where λ is the time at which k clocks are expected to have rung
   (order sampling: Rosén 1997). Experts are assigned to ranks without regard to their popularity.
 - `Replicas`: another law with redundant copies, placed as by EPLB (`replicate_experts` and `balanced_packing`
-  of deepseek-ai/EPLB; vLLM, SGLang and TensorRT-LLM use the same). The expert whose copies have the highest
-  load gets the next copy. Copies are then assigned, heaviest first, to the least loaded rank with a free
-  place. Loads are means over many steps, and a row is sent to a random copy (vLLM's
+  of deepseek-ai/EPLB, which vLLM, SGLang and TensorRT-LLM use). The expert whose copies have the highest load
+  gets the next copy. Copies are then assigned, heaviest first, to the least loaded rank with a free place.
+  Loads are means over many steps, and a row is sent to a random copy (vLLM's
   `eplb_map_to_physical_and_record`).
 
 `excess` estimates the largest of several similar sums from their cumulants.
@@ -46,7 +46,7 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 LAWS: dict[str, type[Law]] = {}
 _LONGEST = 80  # characters of a law's text; the longest that means something has some 30
 _TINY = 1e-12
-_STEP = 0.05  # probabilities that differ by less are taken together; the sum over them is off by under 0.1%
+_STEP = 0.05  # probabilities that differ by less are merged; the error of the sum is below 0.1%
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class Law(ABC):
 
 
 def fullest(experts: int, ranks: int) -> int:
-    """The experts of a rank that has most of them: where ranks do not divide them, some have one less."""
+    """The experts of the rank with the most: if the ranks do not divide the experts, some have one less."""
     return -(-experts // ranks)
 
 
@@ -136,13 +136,13 @@ def whole(rows: Number) -> Number:
 
 
 def between(least: Number, rows: Number, most: Number) -> Number:
-    """`rows`, `least` at least, and `most` at most."""
+    """`rows`, limited to the range from `least` to `most`."""
     xp = namespace(least, rows, most)
     return xp.minimum(xp.maximum(rows, least), most)
 
 
 def alike(chosen: int, experts: int) -> Array:
-    """The probability that a token chooses each of experts that are as popular."""
+    """The probability that a token chooses each of equally popular experts."""
     return np.full(experts, min(chosen / experts, 1.0))
 
 
@@ -156,7 +156,7 @@ def levels(chances: Array) -> tuple[tuple[float, int], ...]:
 
 @lru_cache(maxsize=256)
 def law(text: str) -> Law:
-    """The law that prints as `text`; its one parameter may follow a colon. VerifyError if none does.
+    """The law that prints as `text`; its one parameter may follow a colon. VerifyError for an unknown law.
 
     >>> law("zipf(0.5)") == law("zipf:0.5"), str(law("arrived(8, even)"))
     (True, 'arrived(8, even)')
@@ -230,7 +230,7 @@ class Chance(Law):
             return tokens * chosen
         held = fullest(experts, ranks)
         share, n, xp = held / experts, 1.0 * tokens, namespace(tokens)
-        spread = n * chosen * share * (experts - chosen) / max(experts - 1, 1)  # of independent ranks
+        spread = n * chosen * share * (experts - chosen) / max(experts - 1, 1)  # for independent ranks
         lean = (1 - 2 * share) * (experts - 2 * chosen) / max(experts - 2, 1) / math.sqrt(1 - share)
         rows = n * chosen * share + excess(spread, spread * lean, ranks)
         return whole(between(xp.minimum(n, 1), rows, n * min(chosen, held)))
@@ -249,7 +249,7 @@ class Chance(Law):
         none, neither = (math.comb(max(experts - n * held, 0), chosen) / ways for n in (1, 2))
         n = 1.0 * tokens
         spread = none * (1 - none)
-        apart = spread - (neither - none**2)  # of independent ranks
+        apart = spread - (neither - none**2)  # for independent ranks
         lean = (2 * none - 1) * math.sqrt(apart / spread) if spread else 0.0
         most = n * (1 - none) + excess(n * apart, n * apart * lean, ranks)
         return whole(between(namespace(n).minimum(n, 1), most, n))
@@ -309,7 +309,7 @@ class Even(Law):
         return 0 * chances
 
     def touched(self, chance: float, tokens: Number) -> Number:
-        """1 as soon as the expert has a row."""
+        """1 once the expert has a row."""
         return namespace(tokens).minimum(tokens * chance, 1.0)
 
     def reached(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
@@ -317,7 +317,7 @@ class Even(Law):
         return namespace(tokens).ceildiv(tokens * min(chosen, ranks), ranks)
 
     def distinct(self, held: int, chosen: int, tokens: Number, experts: int) -> Number:
-        """An expert for each row, while there are any left."""
+        """An expert for each row, as long as experts remain."""
         xp = namespace(tokens)
         return xp.minimum(xp.ceildiv(tokens * chosen * held, experts), held)
 
@@ -348,7 +348,7 @@ class GroupLimitedRouting(Law):
         return whole(namespace(tokens).minimum(rows, tokens * min(chosen, held)))
 
     def distinct(self, held: int, chosen: int, tokens: Number, experts: int) -> Number:
-        """Experts that the rows touch, if each row finds another one."""
+        """The number of touched experts if each row touches another expert."""
         most = min(held, experts / 2)
         found = tokens * chosen * most / experts + min(chosen / 2, most)
         return namespace(tokens).minimum(found, most) * (tokens > 0)
@@ -435,9 +435,9 @@ def _of_normals(count: int) -> tuple[float, float, float]:
 # --- Power law ---
 
 MAX_EXPONENT = 10.0  # beyond this value all loads are minimal and equal
-MAX_SKEW = 10.0  # past this, all tokens choose the same experts
-NARROWEST = 200.0  # the busiest expert's load to the idlest's where there is less than a row for each
-WIDEST = 0.8  # share of the tokens that the busiest expert may get
+MAX_SKEW = 10.0  # beyond this, all tokens choose the same experts
+NARROWEST = 200.0  # ratio of the busiest expert's load to the idlest one's with less than one row per expert
+WIDEST = 0.8  # share of the tokens that the busiest expert may receive
 
 
 @dataclass(frozen=True)
@@ -448,8 +448,8 @@ class PowerLaw(Law):
     expert, as in the published generators. For the busiest rank it is at least 200, so that its rows never
     decrease with more tokens. The loads of the experts of a rank add up to nearly a gamma distribution. Its
     expected maximum uses Wilson and Hilferty (1931) at Blom's score (1958). A rank has at most one row per
-    token and expert. Loads below half a row are rounded to none, and the lost rows are assigned to experts
-    without any.
+    token and expert. Loads below half a row are rounded to 0, and the lost rows are assigned to experts
+    without rows.
 
     >>> law = PowerLaw(1.01)  # of 60 draws 6828 and 16 on average
     >>> law.busiest(8, 8, 4096, 128), int(law.distinct(16, 8, 4096, 128))
@@ -477,7 +477,7 @@ class PowerLaw(Law):
         rows = self._rows(fullest(experts, held), chosen, tokens, experts)
         widest = xp.where(tokens * chosen > experts, xp.maximum(WIDEST * tokens, 1 + 1e-6), NARROWEST)
         mean = self._moment(widest, 1) / self._moment(widest, 0)
-        half = between(1, 0.5 * held * mean / xp.maximum(rows, 1), widest)  # in loads of the least
+        half = between(1, 0.5 * held * mean / xp.maximum(rows, 1), widest)  # relative to the smallest load
         few, lost = (self._moment(half, n) / self._moment(widest, n) for n in (0, 1))
         return between(xp.minimum(rows, 1), (1 - few) * held + lost * rows, rows)
 
@@ -576,13 +576,13 @@ class Replicas(Law):
         return f"{self.law.about}, in {self.count} places"
 
     def places(self, experts: int) -> int:
-        """All of them."""
+        """The number of places, which is that of all experts with their copies."""
         if self.count < experts:
             raise VerifyError(f"{self.word}: {experts} experts do not lie in {self.count} places")
         return self.count
 
     def instead(self, by: Law) -> Law:
-        """The same places by another law."""
+        """The placement with another law."""
         return Replicas(self.count, by)
 
     def short(self, lengths: dict[int, int]) -> Law:

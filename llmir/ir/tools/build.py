@@ -1,4 +1,4 @@
-"""The builder: makes a graph by calling ops as methods.
+"""The builder: builds a graph by calling ops as methods.
 
 >>> b = Builder()
 >>> x = b.input("bf16[B, T, 8]", name="x")

@@ -28,7 +28,20 @@ T = TypeVar("T")
 
 
 def inner_first(program: Program, change: Callable[[Graph], Graph]) -> dict[str, Graph]:
-    """Apply `change` to each graph, bodies first; a graph sees the new result types of its bodies."""
+    """Apply a function to each graph of a program, bodies of loops first.
+
+    Args:
+        program: The program.
+        change: The function from a graph to a graph. The `repeat` ops of its argument have the result types
+            of their changed bodies.
+
+    Returns:
+        The new graphs by name.
+
+    >>> from llmir.api.load import load
+    >>> sorted(inner_first(load("gpt2"), lambda graph: graph))
+    ['layer', 'main']
+    """
     done: dict[str, Graph] = {}
 
     def walk(name: str, path: tuple[str, ...]) -> None:
@@ -93,7 +106,7 @@ def copied(type: Tensor, mesh: Mesh) -> Placement:
 
 
 def in_slices(graph: Graph, received: Mapping[int, Placement], sent: Mapping[int, Placement]) -> Graph:
-    """A stage that takes and gives slices: by the number of an input or output, the axes they are over."""
+    """A stage with sliced inputs and outputs: the axes of the slices by number of the input or output."""
     pieces = {graph.inputs[i].values[0]: over for i, over in received.items()}
     ends = {graph.outputs[i].node: over for i, over in sent.items()}
 
@@ -127,9 +140,23 @@ class Iteration:
 
 
 def iteration(program: Program, node: Node, loop: Loop, layer: int, operands: Sequence[Value]) -> Iteration:
-    """The iteration of the `repeat` at `node` that begins at `layer`, given these operands.
+    """Build one iteration of a loop as ops outside of the loop.
 
-    Names begin with the path of the iteration, and `{layer}` of checkpoint names is filled in.
+    Args:
+        program: The program.
+        node: The `repeat` op.
+        loop: Its loop.
+        layer: The first layer of the iteration. It replaces `{layer}` in names of checkpoint tensors.
+        operands: The operands of the iteration.
+
+    Returns:
+        An `Iteration`. The names of its ops begin with the path of the iteration.
+
+    >>> from llmir.api.load import load
+    >>> program = load("gpt2")
+    >>> node = next(node for node in program["main"].nodes if node.op.loop)
+    >>> iteration(program, node, node.op.loop, 3, node.operands).nodes[0].name.startswith("layer.3.")
+    True
     """
     body, prefix = program[loop.body], f"{node.name}.{layer}."
     given = {i.values[0]: value for i, value in zip(body.inputs, operands, strict=True)}
@@ -147,7 +174,7 @@ def iteration(program: Program, node: Node, loop: Loop, layer: int, operands: Se
 
 
 def even(layers: int, stages: int) -> tuple[int, ...]:
-    """Distribute layers over stages; the stages before the last get one remaining layer each.
+    """Distribute layers over stages; the stages just before the last get one remaining layer each.
 
     >>> even(126, 4), even(7, 3)
     ((31, 32, 32, 31), (2, 3, 2))
@@ -159,7 +186,7 @@ def even(layers: int, stages: int) -> tuple[int, ...]:
 def cut_sizes(program: Program, sizes: int | Sequence[int]) -> tuple[int, ...]:
     """The number of layers of each stage: the given numbers, or an even split over a number of stages.
 
-    PassError if the program cannot be cut this way.
+    PassError if the program cannot be split in this way.
     """
     if len(program.entries) > 1:
         raise PassError(f"stages: {program.name} is in {len(program.entries)} stages already")
@@ -198,13 +225,13 @@ class PipelineCut:
         self.sources: list[Node] = []
         self.pieces: list[Piece] = []
         self.rooms = list(sizes)  # the remaining layers of this and the later stages
-        self.layer = 0  # which one would follow in the graph of this stage
+        self.layer = 0  # the next layer number in the graph of this stage
         self.renamed: dict[Value, Value] = {}
         self._cut(graph.nodes, program.iterations(graph, Layers()))
         self.outputs = tuple(self.renamed.get(v, v) for v in graph.outputs)
         self.used = {v.node for _, node in self.pieces for v in node.operands}
         self.used |= {v.node for v in self.outputs}
-        made: dict[Value, int] = {}  # the stage that gave a value last
+        made: dict[Value, int] = {}  # the last stage that has a value
         self.crossing: list[dict[Value, None]] = [{} for _ in sizes]
 
         def need(value: Value, stage: int) -> None:
@@ -224,7 +251,7 @@ class PipelineCut:
         return self.last + 1 - len(self.rooms)
 
     def _cut(self, nodes: Iterable[Node], loops: Mapping[str, Layers]) -> None:
-        """Hand out ops to stages in schedule order."""
+        """Assign ops to stages in schedule order."""
         for node in nodes:
             operands = tuple(self.renamed.get(v, v) for v in node.operands)
             self.types |= zip(node.values, node.results, strict=True)
@@ -306,7 +333,7 @@ class PipelineCut:
         return found
 
     def kind(self, number: int) -> tuple[object, ...]:
-        """A key that equals for stages that differ only in their number and in repeated layers.
+        """A key that is equal for stages that differ only in their number and in repeated layers.
 
         Three iterations of a loop represent all others: a first, a middle and a last one.
         """
@@ -316,7 +343,7 @@ class PipelineCut:
         return tuple(ops), received, sent, not number, number == self.last
 
     def _sources(self, number: int) -> Iterator[Node]:
-        """The sources that a stage uses; the first has those that nothing uses, too."""
+        """The sources that a stage uses; the first stage also has the unused ones."""
         used = {v.node for node in self.run_by(number) for v in node.operands}
         if number == self.last:
             used |= {v.node for v in self.outputs}

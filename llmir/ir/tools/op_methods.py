@@ -156,14 +156,14 @@ class OpMethods:
         )
 
     def append(self, cache: Value, rows: Value, /, *, name: str = "", block: str | None = None) -> Value:
-        """A cache with the new tokens' rows written at its end, in place and in the cache's element type.
+        """A cache with the rows of the new tokens written at its end, in place and in the dtype of the cache.
 
         `b p *, b t * -> b (p+t) *`
         """
         return self._op("append", (cache, rows), name, block)
 
     def append_row(self, x: Value, row: Value, /, *, name: str = "", block: str | None = None) -> Value:
-        """The rows of x, and one more behind them, the same for each image: a learned end of an image.
+        """The rows of x, followed by one row that is the same for each image: a learned end of an image.
 
         `b p h, n h -> b (p+n) h`
         """
@@ -349,9 +349,9 @@ class OpMethods:
         """softmax attention over a window of keys that all heads share and that are also the values, with
         sinks.
 
-        With a `stride`, there are also compressed entries of this many tokens; a query sees those that end
-        at or before its position. With an index, a query sees the `top_k` entries that the index selects,
-        with one comparison per candidate. Scores are not written to memory.
+        With a `stride`, there are also compressed entries of this number of tokens; a query sees those
+        that end at or before its position. With an index, a query sees the `top_k` entries that the index
+        selects, with one comparison per candidate. Scores are not written to memory.
         """
         return self._op(
             "compressed_attention",
@@ -390,7 +390,7 @@ class OpMethods:
         return self._op("decay_gate", (x, a_log, bias), name, block)
 
     def decompress(self, x: Value, /, *, to: str, name: str = "", block: str | None = None) -> Value:
-        """x as it arrived, in the type `to` again.
+        """x after the transfer, in the dtype `to` again.
 
         `* -> *`
         """
@@ -428,7 +428,9 @@ class OpMethods:
     def embedding(
         self, table: Value, ids: Value, /, *, to: str = "", name: str = "", block: str | None = None
     ) -> Value:
-        """The rows of a table that token ids name, in the type `to`: reads those rows, not the table.
+        """The rows of a table with the given token ids, in the dtype `to`.
+
+        Reads these rows, not the whole table.
 
         `[v] h, b t -> b t h`
         """
@@ -492,8 +494,9 @@ class OpMethods:
         """softmax(q · kᵀ · scale) · v without the scores in memory (arXiv:2205.14135), of the pairs of a
         mask.
 
-        Scores are capped softly unless `cap` is 0, and the softmax may have sinks. Reads q once, of k and
-        v what some query sees, and writes the output once, in the type `to` or else q's.
+        Scores are capped softly unless `cap` is 0, and the softmax may have sinks. Reads q once, and the
+        keys and values that at least one query sees; writes the output once, in the dtype `to` or that of
+        q.
 
         `b t g r d, b c! g d, b c! g e -> b t g r e`
         """
@@ -575,7 +578,7 @@ class OpMethods:
         name: str = "",
         block: str | None = None,
     ) -> Value:
-        """x / √(squares / count + eps) · w, RMSNorm of all heads of a group; 2 FLOPs an element.
+        """x / √(squares / count + eps) · w, RMSNorm over all heads of a group; 2 FLOPs per element.
 
         `b t g r d!, b t g, g r d! -> b t g r d!`
         """
@@ -652,14 +655,14 @@ class OpMethods:
         return self._op("index_scores", (q, k, weights), name, block, scale=scale)
 
     def inverse_root(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
-        """1 / √x; 2 FLOPs an element.
+        """1 / √x; 2 FLOPs per element.
 
         `* -> *`
         """
         return self._op("inverse_root", (x,), name, block)
 
     def join_half(self, x: Value, half: Value, /, *, name: str = "", block: str | None = None) -> Value:
-        """`half`, and behind it the first half of each row of x, in new memory (`torch.cat`).
+        """`half`, followed by the first half of each row of x, in new memory (`torch.cat`).
 
         `* d!, * e! -> * d!`
         """
@@ -714,7 +717,7 @@ class OpMethods:
         return self._op("last_token", (x,), name, block)
 
     def last_tokens(self, x: Value, /, *, count: int, name: str = "", block: str | None = None) -> Value:
-        """The last `count` tokens of each sequence, or all where there are no more.
+        """The last `count` tokens of each sequence, or all if there are fewer.
 
         `b [t] * -> b k *`
         """
@@ -734,8 +737,8 @@ class OpMethods:
     ) -> Any:
         """Attention over latents without the scores in memory, of the pairs of a mask.
 
-        Naive, it takes keys and values of each head, as any flash attention with heads of d + p and e.
-        Absorbed, it takes the latents once, for keys and values both, and gives rows of latents
+        The naive form has keys and values for each head, as in flash attention with heads of d + p and e.
+        The absorbed form reads the latents once, as keys and values, and returns rows of latents
         (FlashMLA).
         """
         return self._op("latent_attention", (q, q_rope, k, k_rope, *v), name, block, mask=mask, scale=scale)
@@ -857,7 +860,7 @@ class OpMethods:
     ) -> tuple[Value, Value]:
         """The `k` largest log-probabilities of each row of logits and which they are, in one kernel.
 
-        The softmax takes 5 FLOPs a candidate, its comparison one.
+        The softmax takes 5 FLOPs per candidate, its comparison one.
 
         `* e! -> * k, * k`
         """
@@ -866,7 +869,7 @@ class OpMethods:
     def match_rms(
         self, x: Value, y: Value, /, *, least: float = 1e-05, name: str = "", block: str | None = None
     ) -> Value:
-        """x · rms(y) / rms(x), of mean squares of at least `least`; 6 FLOPs an element.
+        """x · rms(y) / rms(x), with mean squares of at least `least`; 6 FLOPs per element.
 
         `* h!, * h! -> * h!`
         """
@@ -875,7 +878,7 @@ class OpMethods:
     def modulate(
         self, x: Value, scale: Value, shift: Value, /, *, name: str = "", block: str | None = None
     ) -> Value:
-        """x · (1 + scale) + shift, of one scale and shift for all tokens of a sequence.
+        """x · (1 + scale) + shift, with one scale and shift for all tokens of a sequence.
 
         `b t h, b h, b h -> b t h`
         """
@@ -934,8 +937,8 @@ class OpMethods:
 
         Operands q, k, v, key cache, value cache, the weights of the norms of q and k; index queries, index
         keys, their cache, and the weights of their norms. Results: rotated q, key cache, value cache,
-        rotated index queries, cache of index keys. Each head is normalized: 4 FLOPs an element, and 6
-        where it is rotated.
+        rotated index queries, cache of index keys. Each head is normalized: 4 FLOPs per element, and 6 for
+        rotated elements.
 
         `b t! g r d!, b t! g d!, b t! g e, b p g d!, b p g e, d!, d!, b t! g y!, b t! y!, b p y!, y!, y! ->
         b t! g r d!, b (p+t) g d!, b (p+t) g e, b t! g y!, b (p+t) y!`
@@ -982,14 +985,14 @@ class OpMethods:
         name: str = "",
         block: str | None = None,
     ) -> tuple[Value, Value]:
-        """RMSNorm of q and of k over all heads of a token, by their `squares`; 2 FLOPs an element.
+        """RMSNorm of q and k over all heads of a token, given their `squares`; 2 FLOPs per element.
 
         `b t g r d!, b t g d!, b t s!, g r d!, g d! -> b t g r d!, b t g d!`
         """
         return self._op("pair_norm", (q, k, squares, q_weight, k_weight), name, block, eps=eps)
 
     def pair_squares(self, q: Value, k: Value, /, *, name: str = "", block: str | None = None) -> Value:
-        """Σq² and Σk² of each token over all heads, which ranks that share heads add up; 2 FLOPs an element.
+        """Σq² and Σk² of each token over all heads, which the ranks add up; 2 FLOPs per element.
 
         `b t g r d!, b t g d! -> b t s`
         """
@@ -1006,7 +1009,8 @@ class OpMethods:
         return self._op("patch_embedding", (patches, weight, *bias), name, block)
 
     def pick(self, x: Value, /, *, index: int = -1, name: str = "", block: str | None = None) -> Value:
-        """One of several streams, or of a value with one part per layer: `index`, or −1 for the own part.
+        """One of several streams, or of a value with one part per layer: `index`, or −1 for the layer's own
+        part.
 
         `b t [n] h -> b t h`
         """
@@ -1058,7 +1062,7 @@ class OpMethods:
         return self._op("quantize", (x,), name, block, to=to, static=static)
 
     def recv(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
-        """Takes what the stage before has sent; reading, sending and writing go on together, as one `send`.
+        """Receives a value from the previous stage; reading, sending and writing overlap, as one `send`.
 
         `* -> *`
         """
@@ -1169,7 +1173,7 @@ class OpMethods:
         """x / rms(x) · (w + offset) over the last `over` axes; 4 FLOPs an element (square, sum, scale,
         weight).
 
-        `w` may have axes before those, and need not be there (3 FLOPs then). Gemma's offset is 1.
+        `w` may have additional leading axes, and is optional (3 FLOPs without it). Gemma's offset is 1.
         """
         return self._op("rms_norm", (x, *weight), name, block, eps=eps, offset=offset, over=over)
 
@@ -1213,7 +1217,7 @@ class OpMethods:
         name: str = "",
         block: str | None = None,
     ) -> Value:
-        """Rotary positions on the last axis; 6 FLOPs an element.
+        """Rotary positions on the last axis; 6 FLOPs per element.
 
         `b t! * d! -> b t! * d!`
         """
@@ -1285,7 +1289,7 @@ class OpMethods:
         return self._op("scale", (x,), name, block, factor=factor)
 
     def scale_by(self, x: Value, weight: Value, /, *, name: str = "", block: str | None = None) -> Any:
-        """x · w, of a number for each element of a row, or of one for all."""
+        """x · w, with one number per element of a row, or one for all."""
         return self._op("scale_by", (x, weight), name, block)
 
     def scale_by_cosine(
@@ -1374,7 +1378,7 @@ class OpMethods:
         name: str = "",
         block: str | None = None,
     ) -> tuple[Value, Value]:
-        """`dispatch` of rows that are scaled by the token's weight for their expert, before they go there.
+        """`dispatch` of rows that are scaled by the token's weight for their expert before sending.
 
         `b t h, b t k, b t k -> (b t k) h, (b t k)`
         """
@@ -1397,8 +1401,8 @@ class OpMethods:
         """Scores with −∞ where a key is in none of the `top_k` blocks of highest index, of `length` keys
         each.
 
-        The last `local` blocks up to a query's own are always chosen. 1 FLOP (a comparison) for each
-        candidate, and 1 for each score.
+        The last `local` blocks up to the block of a query are always selected. 1 FLOP (a comparison) for
+        each candidate, and 1 for each score.
 
         `b g r t! c!, b g t! n! -> b g r t! c!`
         """
@@ -1446,7 +1450,8 @@ class OpMethods:
         return self._op("selective_scan", (x, dt, b, c, a_log, skip, state), name, block)
 
     def send(self, x: Value, /, *, to: int, name: str = "", block: str | None = None) -> Value:
-        """Puts a value in the memory of stage `to`, each rank its part where the rank at the same place is.
+        """Stores a value in the memory of stage `to`: each rank sends its part to the rank with the same
+        coordinates.
 
         `* -> *`
         """
@@ -1486,7 +1491,7 @@ class OpMethods:
         )
 
     def sequence_mul(self, x: Value, factor: Value, /, *, name: str = "", block: str | None = None) -> Value:
-        """x · factor, of one factor for all tokens of a sequence.
+        """x · factor, with one factor for all tokens of a sequence.
 
         `b t h, b h -> b t h`
         """
@@ -1713,7 +1718,7 @@ class OpMethods:
         return self._op("square", (x,), name, block)
 
     def square_sum(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
-        """Σx² over the heads of a group, which ranks that share them add up; 2 FLOPs an element.
+        """Σx² over the heads of a group, which the ranks of the group add up; 2 FLOPs per element.
 
         `b t g r d! -> b t g`
         """
@@ -1738,7 +1743,7 @@ class OpMethods:
     ) -> tuple[Value, Value]:
         """Mamba-2's (arXiv:2405.21060, section 6): h ← e^(−Δ·e^a)·h + Δ·x·bᵀ, y = h·c + skip·x.
 
-        Δ is softplus(dt + dt_bias), and `least` at least, and a is one number a head.
+        Δ is softplus(dt + dt_bias), limited to at least `least`, and a is one number per head.
 
         `b t! g r d, b t! g r, b t! g n!, b t! g n!, g r, g r, g r, b g r d n! -> b t! g r d, b g r d n!`
         """
@@ -1760,7 +1765,7 @@ class OpMethods:
         name: str = "",
         block: str | None = None,
     ) -> Any:
-        """x added to the streams from `first` on, to each by its weight and `offset`, or as it is."""
+        """x added to the streams from `first` on, to each with its weight and `offset`, or unscaled."""
         return self._op("stream_add", (streams, x, *weights), name, block, first=first, offset=offset)
 
     def stream_mix(
@@ -1789,7 +1794,8 @@ class OpMethods:
         name: str = "",
         block: str | None = None,
     ) -> Value:
-        """`combine` of rows that were weighted before the experts; weights only give the placement of tokens.
+        """`combine` of rows that were weighted before the experts; the weights only give the placement of
+        tokens.
 
         `(b t k) h, b t k -> b t h`
         """
@@ -1894,7 +1900,7 @@ class OpMethods:
         """αp·x² + x/2 where x is above 0, else αn·(e^min(x, −10⁻⁶) − 1 − x) + x/2 (arXiv:2411.13010).
 
         αp is softplus of the first parameter, and αn is 1/2 plus softplus of the second. The longer branch
-        takes 6 FLOPs.
+        has 6 FLOPs.
 
         `*, a!, a! -> *`
         """

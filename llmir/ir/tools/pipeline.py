@@ -30,8 +30,8 @@ class Pass:
     """A pure function from program to program; its fields are its options, checked as they are declared."""
 
     name: ClassVar[str] = ""
-    encodes: ClassVar[bool] = True  # whether it runs on what encodes images, too
-    phased: ClassVar[bool] = False  # whether it is given a program with its phases, and not each alone
+    encodes: ClassVar[bool] = True  # whether it also runs on image encoders
+    phased: ClassVar[bool] = False  # whether it runs on a program with all its phases, and not on each phase
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -91,7 +91,18 @@ class InPhase(Pass):
 
 
 def option(default: Any, **about: Any) -> Any:
-    """A field of a pass with a range from `least` to `most`, or with `choices`."""
+    """Declare a field of a pass with a default and a range.
+
+    Args:
+        default: The default value.
+        **about: The range from `least` to `most`, or the allowed `choices`.
+
+    Returns:
+        A dataclass field.
+
+    >>> option(2, least=1, most=8).metadata["most"]
+    8
+    """
     return field(default=default, metadata=about)
 
 
@@ -102,10 +113,23 @@ PASSES: Kind[type[Pass] | Function] = Kind("pass", "llmir.passes")
 
 
 def parse_pipeline(text: str) -> list[Pass | Function]:
-    """Parse the passes of a text with their options; PassError for unknown names.
+    """Parse a pipeline into its passes.
 
-    Options are `name{option=value}`; a pass with options round-trips through `str`. `mine.py:name` is a pass,
-    or a function from program to program, of a plugin, which is loaded.
+    Options are `name{option=value}`; a pass with options round-trips through `str`. `mine.py:name` is a pass
+    of a plugin, or a function from program to program; the plugin is loaded.
+
+    Args:
+        text: The passes, separated by commas.
+
+    Returns:
+        The passes and functions in order.
+
+    Raises:
+        PassError: A pass or an option is unknown.
+
+    >>> from llmir.passes import fuse
+    >>> [str(each) for each in parse_pipeline("fuse-attention,shard{tp=2}")]
+    ['fuse-attention', 'shard{tp=2}']
     """
     return [_parse_pass(part.strip()) for part in split_commas(text)]
 
@@ -141,7 +165,7 @@ def steps_of(pipeline: object) -> tuple[Step, ...]:
 
 
 def is_pass(kind: object) -> TypeGuard[type[Pass]]:
-    """Whether it is a class of passes, and no plain function."""
+    """Whether it is a class of passes, and not a function."""
     return isinstance(kind, type) and issubclass(kind, Pass)
 
 
@@ -244,7 +268,7 @@ def _phase(step: Pass | Function, name: str, phase: Program, program: Program) -
 
 
 def _after(step: Pass | Callable[[Program], Program], program: Program) -> Program | None:
-    """`program` after a step, verified; None if nothing changes."""
+    """The program after a step, verified; None if nothing changes."""
     after = _everywhere(step, program)
     return None if after is program else verify(after)
 
@@ -269,10 +293,24 @@ def run_passes(
     steps: Iterable[Pass | Callable[[Program], Program]],
     after: Callable[[str, Program], None] | None = None,
 ) -> Program:
-    """`program` after each step, verified before the first and after every one.
+    """Run passes on a program, which is verified before the first pass and after every pass.
 
-    A pass that was run on an equal program gives what it gave then. `after` is called with the text of each
-    pass and the verified program after it.
+    The result of a pass on an equal program is cached.
+
+    Args:
+        program: The program.
+        steps: Passes and functions from program to program.
+        after: Called with the text of each pass and the program after it.
+
+    Returns:
+        The program after all passes.
+
+    Raises:
+        PassError: A pass fails, or its result is invalid.
+
+    >>> from llmir.api.load import load
+    >>> run_passes(load("gpt2"), parse_pipeline("shard{tp=2}")).devices
+    2
     """
     checked_program(program)
     done: list[str] = []

@@ -31,7 +31,7 @@ from .build import Builder
 
 OpT = TypeVar("OpT", bound=Op)
 Place = tuple[int, ...]
-_WAYS = 32  # to meet a pattern from one op, that are tried: a value may have any number of users
+_WAYS = 32  # number of matches of a pattern that are tried at one op: a value may have any number of users
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ class _Variable:
 
 @dataclass(frozen=True, eq=False)
 class _Pattern:
-    """An op of a pattern; the value it stands for is result `index`."""
+    """An op of a pattern; the value that it represents is result `index`."""
 
     opcode: str
     operands: tuple[Any, ...]
@@ -51,7 +51,7 @@ class _Pattern:
     optional: bool = False
 
     def __iter__(self) -> Iterator[_Result]:
-        # `a, b = p.add_rms_norm(...)` in a pattern unpacks as many results as requested.
+        # `a, b = p.add_rms_norm(...)` in a pattern unpacks the requested number of results.
         return (_Result(self, i) for i in range(self.results))
 
 
@@ -91,7 +91,7 @@ class Match:
         return self.labels[label].op_as(kind)
 
     def copy(self) -> Match:
-        """A copy, to go on with in one of several ways."""
+        """A copy, to continue with one of several choices."""
         return Match(dict(self.values), dict(self.nodes), dict(self.labels), list(self.casts))
 
 
@@ -99,7 +99,7 @@ class Match:
 class Rule:
     """Replace `pattern(p, *values)` by `replacement(b, match, *values)`.
 
-    The replacement returns equally many values of equal types; None declines the match.
+    The replacement returns equally many values with equal types, or None to reject the match.
     """
 
     name: str
@@ -108,7 +108,7 @@ class Rule:
 
     @cached_property
     def variables(self) -> tuple[str, ...]:
-        """The names of the values that the pattern takes."""
+        """The names of the operands of the pattern."""
         return tuple(inspect.signature(self.pattern).parameters)[1:]
 
     @cached_property
@@ -191,7 +191,20 @@ class _Piece(Builder):
 
 
 def rewrite(graph: Graph, rules: Iterable[Rule]) -> Graph:
-    """`graph` with each rule applied, in order, wherever it matches; the same object if none does."""
+    """Apply rules to a graph, in order, wherever they match.
+
+    Args:
+        graph: The graph.
+        rules: The rules.
+
+    Returns:
+        The new graph; `graph` itself if no rule matches.
+
+    >>> from llmir.api.load import load
+    >>> graph = load("gpt2").graphs["main"]
+    >>> rewrite(graph, ()) is graph
+    True
+    """
     rules, opcodes = tuple(rules), {node.op.opcode for node in graph.nodes}
     if not any(_op(rule.roots[0]).opcode in opcodes for rule in rules):
         return graph
@@ -199,7 +212,7 @@ def rewrite(graph: Graph, rules: Iterable[Rule]) -> Graph:
     for rule in rules:
         opcode = _op(rule.roots[0]).opcode
         for node in draft.ordered(name for name, n in draft.nodes.items() if n.op.opcode == opcode):
-            if node.name in draft.nodes:  # an earlier match may have taken it
+            if node.name in draft.nodes:  # an earlier match may have used it
                 matches = _matches(draft, rule, draft.nodes[node.name])
                 changed |= any(_apply(draft, rule, m) for m in matches)
     return draft.graph() if changed else graph
@@ -230,7 +243,7 @@ def _ways(draft: _Draft, roots: Sequence[_Pattern | _Result], match: Match) -> I
 
 
 def _other_root(draft: _Draft, root: _Pattern | _Result, match: Match) -> Iterator[Match]:
-    """The ways to match another root: matched already, or found among the users of bound values."""
+    """The possible matches of another root: matched already, or among the users of bound values."""
     pattern = _op(root)
     if id(pattern) in match.nodes:
         yield match
@@ -263,7 +276,7 @@ def _keeps(draft: _Draft, cast: Node) -> bool:
 
 
 def _bound(operand: Any, match: Match) -> Value | None:
-    """The value that an operand of a pattern has met, if it has met one."""
+    """The value that an operand of a pattern is bound to, if any."""
     if isinstance(operand, _Variable):
         return match.values.get(operand.name)
     if isinstance(operand, (_Pattern, _Result)) and id(_op(operand)) in match.nodes:
@@ -303,7 +316,7 @@ def _value_match(draft: _Draft, pattern: Any, value: Value, match: Match) -> Mat
 
 
 def _apply(draft: _Draft, rule: Rule, match: Match) -> bool:
-    """Put the replacement in, if nothing outside needs what would go and its operands are ready in time."""
+    """Insert the replacement, if no other op needs a removed value and its operands are computed in time."""
     old = [Value(match.nodes[id(_op(r))].name, _index(r)) for r in rule.roots]
     gone = {n.name for n in (*match.nodes.values(), *match.casts)}
     inner = [v for n in gone for v in draft.nodes[n].values if v not in old]
@@ -325,7 +338,7 @@ def _apply(draft: _Draft, rule: Rule, match: Match) -> bool:
 
 
 def _splice(draft: _Draft, gone: set[str], fresh: list[Node], renamed: dict[Value, Value]) -> bool:
-    """Insert `fresh` in place of `gone`: after its operands, before its users."""
+    """Insert `fresh` instead of `gone`: after its operands, before its users."""
     names = {n.name for n in fresh}
     needs = [draft.place[v.node] for n in fresh for v in n.operands if v.node not in names]
     after = max([*needs, min(draft.place[n] for n in gone)])

@@ -61,7 +61,17 @@ def _block(attributes: dict[str, Any]) -> str:
 
 
 def print_node(node: Node) -> str:
-    """One line of IR."""
+    """Print one op as a line of IR.
+
+    Args:
+        node: The node.
+
+    Returns:
+        The line, without an indent.
+
+    >>> print_node(parse_node("%y  =  silu(%x) : bf16[B,T,8]"))
+    '%y = silu(%x) : bf16[B, T, 8]'
+    """
     types = ", ".join(map(str, node.results))
     operands = ", ".join(map(str, node.operands))
     return f"%{node.name} = {node.op.opcode}({operands}){_block(_attributes(node.op))} : {types}"
@@ -69,14 +79,41 @@ def print_node(node: Node) -> str:
 
 @exporter("ir", ".ir", of=Graph)
 def print_graph(graph: Graph) -> str:
-    """A graph and its ops."""
+    """Print a graph with one op per line.
+
+    Args:
+        graph: The graph.
+
+    Returns:
+        The text.
+
+    >>> from llmir.ir.tools.build import Builder
+    >>> b = Builder()
+    >>> b.output(b.silu(b.input("bf16[B, 8]", name="x"), name="y"))
+    >>> print(print_graph(b.graph()).splitlines()[2].strip())
+    %y = silu(%x) : bf16[B, 8]
+    """
     lines = [print_node(n) for n in graph.nodes] + [f"return {', '.join(map(str, graph.outputs))}"]
     return "\n".join([f"graph @{graph.name} {{", *(f"  {line}" for line in lines), "}"])
 
 
 @exporter("ir", ".ir", of=Program)
 def print_program(program: Program) -> str:
-    """The whole program."""
+    """Print a program in its text form, which `parse_program` reads.
+
+    Args:
+        program: The program.
+
+    Returns:
+        The text: the mesh, the phases, and all graphs with one op per line.
+
+    Raises:
+        InputError: The argument is not a program.
+
+    >>> from llmir.api.load import load
+    >>> print_program(load("gpt2")).startswith("program")
+    True
+    """
     if not isinstance(program, Program):
         refuse("program", program, "a Program, such as llmir.load gives")
     head = [f"program {json.dumps(program.name)}{_block(dict(program.facts))}"]
@@ -135,7 +172,20 @@ def _parse_values(text: str) -> tuple[Value, ...]:
 
 
 def parse_node(text: str) -> Node:
-    """The node that prints as `text`."""
+    """Parse one op from its text form.
+
+    Args:
+        text: One line, as from `print_node`.
+
+    Returns:
+        The node.
+
+    Raises:
+        ParseError: The line is wrong.
+
+    >>> parse_node("%y = silu(%x) : bf16[B, T, 8]").op.opcode
+    'silu'
+    """
     found = _OP.fullmatch(text.strip())
     if not found:
         raise ParseError("expected %name = op(%operands) {attributes} : types")
@@ -148,18 +198,18 @@ def parse_node(text: str) -> Node:
 
 
 class _Reader:
-    """Takes a program's lines one by one; each starts with a word, or with the `%` of an op."""
+    """Parses the lines of a program one by one; each starts with a word, or with the `%` of an op."""
 
     def __init__(self) -> None:
         self.name, self.mesh = "", ONE_DEVICE
         self.facts: dict[str, str | int] = {}
-        self.phase = ""  # the one that is open; its entries and graphs are the next two
+        self.phase = ""  # the current one; its entries and graphs are the next two
         self.entries: tuple[str, ...] = ("main",)
         self.done: dict[str, tuple[tuple[str, ...], dict[str, Graph]]] = {}  # entries and graphs by phase
         self.micro_batches = 1
         self.notes: list[str] = []
         self.graphs: dict[str, Graph] = {}
-        self.graph: str | None = None  # the one that is open
+        self.graph: str | None = None  # the current one
         self.nodes: list[Node] = []
 
     def take(self, line: str) -> None:
@@ -257,7 +307,22 @@ def _fields(pattern: str, line: str) -> tuple[str, ...]:
 
 
 def parse_program(text: str) -> Program:
-    """The program that prints as `text`; `ParseError` names the line that is wrong."""
+    """Parse a program from its text form.
+
+    Args:
+        text: The text, as from `print_program`.
+
+    Returns:
+        The program.
+
+    Raises:
+        ParseError: A line is wrong. The message names it.
+
+    >>> from llmir.api.load import load
+    >>> program = load("gpt2")
+    >>> parse_program(print_program(program)) == program
+    True
+    """
     if not isinstance(text, str):
         raise ParseError(f"IR is text, got {type(text).__name__}")
     reader = _Reader()
@@ -278,7 +343,21 @@ def parse_program(text: str) -> Program:
 
 
 def read_program(source: str | os.PathLike[str] | bytes) -> Program:
-    """The program of an IR file, or of the bytes of one; `ParseError` names the file and the line."""
+    """Read a program from an IR file.
+
+    Args:
+        source: The path of the file, or its bytes.
+
+    Returns:
+        The program.
+
+    Raises:
+        ParseError: A line is wrong. The message names the file and the line.
+
+    >>> from llmir.api.load import load
+    >>> read_program(print_program(load("gpt2")).encode()).name
+    'GPT-2'
+    """
     where = "" if isinstance(source, bytes) else f"{os.fspath(source)}: "
     try:
         return parse_program(

@@ -1,4 +1,4 @@
-"""The verifier: infers each op anew and checks the rules of the IR after every pass."""
+"""The verifier: infers each op again and checks the rules of the IR after every pass."""
 
 from __future__ import annotations
 
@@ -15,13 +15,27 @@ from llmir.ir.core.tensor import Tensor
 from llmir.ir.ops.pipeline_stage import Send
 from llmir.ir.sizes.polynomial import put
 
-# A step is priced op by op: the largest model, all its layers written out, has some thousands. Each level is
-# walked three times for its memory.
+# A step is estimated op by op: the largest model with all layers unrolled has a few thousand ops. Each level
+# is walked three times for its memory.
 MOST_OPS, MOST_LEVELS = 2_000_000, 6
 
 
 def verify(program: Program) -> Program:
-    """Return the program if it satisfies the rules; otherwise VerifyError names the op and the rule."""
+    """Verify a program.
+
+    Args:
+        program: The program.
+
+    Returns:
+        The program.
+
+    Raises:
+        VerifyError: The program breaks a rule. The message names the op and the rule.
+
+    >>> from llmir.api.load import load
+    >>> verify(load("gpt2")).name
+    'GPT-2'
+    """
     if "_verified" in vars(program):  # it does not change
         return program
     if not program.entries or len(set(program.entries)) != len(program.entries):
@@ -99,7 +113,7 @@ def _of_one(types: tuple[Tensor, ...]) -> list[tuple[object, ...]]:
 
 
 def _face(program: Program, entry: str) -> tuple[dict[str, Tensor], tuple[Tensor, ...]]:
-    """The types that an entry takes, by name, and those that it gives."""
+    """The types of the inputs of an entry by name, and the types of its outputs."""
     graph = program[entry]
     return {n.name: n.results[0] for n in graph.inputs}, tuple(map(graph.type, graph.outputs))
 
@@ -115,7 +129,7 @@ def _held(program: Program, role: str) -> dict[str, Tensor]:
 
 @lru_cache(maxsize=4096)
 def _verify_graph(graph: Graph, mesh: Mesh) -> None:
-    # A graph is frozen, so what was verified once stays true.
+    # A graph is frozen, so its verification stays valid.
     known: set[Tensor] = set()
     for node in graph.nodes:
         where = f"@{graph.name}: %{node.name} ({node.op.opcode})"
@@ -160,8 +174,10 @@ def _verify_handover(before: Graph, after: Graph, stage: int) -> None:
 
 
 def _verify_nesting(program: Program) -> None:
-    """Check that no graph repeats itself, and that the ops of the entries can be listed."""
-    known: dict[str, tuple[int, int]] = {}  # ops of a graph with bodies counted once; and nesting levels
+    """Check that no graph contains itself, and that the ops of the entries can be listed."""
+    known: dict[
+        str, tuple[int, int]
+    ] = {}  # number of ops of a graph with bodies counted once; and nesting levels
 
     def size(name: str, path: tuple[str, ...]) -> tuple[int, int]:
         if name in path:

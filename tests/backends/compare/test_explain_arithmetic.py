@@ -62,7 +62,7 @@ def names(kernel: Kernel, shape: Shape) -> dict[str, Number]:
 def test_lines_are_every_kernel(kind: type[Kernel], part: str, takes: Any, data: Any) -> None:
     device = library.load("cpu") if kind.__name__.startswith("Cpu") else H100
     shape, kernel = data.draw(shapes(takes)), data.draw(kernels(kind))
-    assume(part != "seconds" or kind.takes(shape))
+    assume(part != "seconds" or kind.supports(shape))
     assume(getattr(shape, "causal", 1) or getattr(shape, "cached", 1))  # who sees all sees a key
     found = composed(arithmetic(kernel, part, device, shape), names(kernel, shape))
     assert found == pytest.approx(float(getattr(kernel, part)(device, shape, SCALARS)), rel=1e-12, abs=0)

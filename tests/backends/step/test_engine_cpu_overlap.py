@@ -84,7 +84,7 @@ def test_a_report_says_what_is_left_of_the_host(engine: str, family: type[Engine
         )
         host = KERNELS[of.family].of(of.host.parameters, "test")
         assert isinstance(host, EngineCpu)
-        beside = host.beside(batch)
+        beside = host.cpu_time(batch)
         alone = sum(op.total_s for op in report.ops if op.kind != "overhead")
         whole = float(report.time_s)
         assert alone + sum(report.overhead.values()) == pytest.approx(whole, rel=1e-12, abs=0)
@@ -116,7 +116,7 @@ def test_an_engine_that_was_told_to_wait_hides_nothing() -> None:
     assert loops[0].tpot_s < loops[1].tpot_s
     decode = jobs[1].decode
     assert decode is not None
-    assert decode.overhead["host_s"] == pytest.approx(both[1].beside(1))
+    assert decode.overhead["host_s"] == pytest.approx(both[1].cpu_time(1))
 
 
 def test_a_share_of_memory_that_a_source_tells_holds_less() -> None:
