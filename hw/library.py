@@ -215,8 +215,7 @@ def _stem(name: str) -> str:
         spelling = spelling.removeprefix(brand)
     if spelling not in _spellings():
         known = (*names(), *clusters())
-        near = suggest(spelling, known) or f", known are {', '.join(known)}"
-        raise HardwareError(f"unknown device {schema.show(name)}{near}")
+        raise HardwareError(f"unknown device {schema.show(name)}{suggest(spelling, known)} (list: llmir hw)")
     return _spellings()[spelling]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from llmir.base.errors import ParseError, PassError
-from llmir.base.names import suggest
+from llmir.base.names import unknown
 from llmir.ir.core.dtype import DType, dtype, parse_dtype
 
 # Blocks that are not quantized unless a plan names them: they affect quality and are small.
@@ -45,8 +45,7 @@ def format_of(what: str, name: str) -> DType:
     except ParseError:
         known = False
     if not known:
-        there = f"allowed are {', '.join(allowed)}{suggest(name, allowed)}"
-        raise PassError(f"quantize: {what}: unknown dtype {name!r}; {there}")
+        raise PassError(f"quantize: {what}: {unknown('dtype', name, allowed)}")
     return found.scaled if what == "weights" else found
 
 

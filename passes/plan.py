@@ -182,14 +182,18 @@ def padding_notes(program: Program, plan: ShardingPlan) -> Iterator[str]:
         yield f"{size} experts on {ways} ranks: {size // ways} or {size // ways + 1} each"
 
 
+_AXES = {"kv_heads": "KV heads", "expert": "experts", "mlp": "columns of an MLP", "vocab": "vocabulary rows"}
+
+
 def _refused(axis: str, size: int, name: str, split: int, program: Program, degrees: Parallelism) -> str:
-    head = f"shard: axis '{axis}' is {size} and cannot be split {split} ways over mesh axis '{name}'"
+    what = f"{size:,} {_AXES.get(axis, axis)} of the model"
+    head = f"shard: {name} {split}: {what} cannot be split {split} ways"
     if name == "ep":
         ranks = degrees.dp * degrees.tp
         fit = ", ".join(str(d) for d in range(1, size + 1) if ranks % d == 0)
         return f"{head}; allowed are {fit}"
     works = ", ".join(str(n) for n in range(1, 129) if divides(program, n))
-    return f"{head}; tp can be {works}"
+    return f"{head}; allowed are {works}"
 
 
 def divides(program: Program, tp: int) -> bool:

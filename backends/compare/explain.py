@@ -379,8 +379,7 @@ def find_op(program: Program, name: str, rows: Iterable[str] = ()) -> Instance:
             known = f"explain takes one of {_some(_short(ops))}"
             raise InputError(f"{path}: of kind {opcode}, which takes no time; {known}")
     names = [*_short(ops), *rows]
-    near = suggest(wanted, names) or f"; there are {_some(names)}"
-    raise InputError(f"unknown op {show_value(name)}{near}")
+    raise InputError(f"unknown op {show_value(name)}{suggest(wanted, names)} (list: {_some(names)})")
 
 
 def _short(ops: list[Instance]) -> list[str]:

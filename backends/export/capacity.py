@@ -86,29 +86,45 @@ def capacity_lines(largest: LargestLoad, answer: CapacityAnswer) -> Iterator[tup
     each = f" of each of {largest.job.batch:,}" if answer.what == "context" and largest.job.batch > 1 else ""
     yield answer.what, many(answer) + each
     yield "  limit", bound(answer)
-    if answer.binding:
+    alone = (answer.of(PREFILL), answer.of(DECODE))
+    if answer.binding and any(limit is not answer.binding for limit in alone):
         yield "  alone", f"{phase(answer, PREFILL)}; {phase(answer, DECODE)}"
     if not answer.most:
         return
+    yield from (("  prefill", _steps(answer, limit)) for limit in answer.limits if not limit.hard)
     used, rate = answer.spent, units.digits(answer.output_tokens_per_s)
     cost = [] if used.usd_per_mtok is None else [f"{wording.usd(used.usd_per_mtok)} per million"]
     drawn = [] if used.watts is None else [f"at most {wording.joules(used.joules_per_token)} per token"]
     yield "  speed", ", ".join([f"{rate} output tokens/s", *cost, *drawn])
 
 
+def _steps(answer: CapacityAnswer, limit: CapacityLimit) -> str:
+    """The tokens of all prompts beside those of a step."""
+    if limit.allowed is None or limit.used <= limit.allowed:
+        return "all prompts fit in one step"
+    one, more = (words.partition(" ")[0] for words in WHAT[answer.what])
+    fit = f"{limit.most:,} {one if limit.most == 1 else more}"
+    return f"{limit.used:,.0f} prompt tokens take several steps of {limit.allowed:,.0f}; one step fits {fit}"
+
+
 def rows(answer: CapacityAnswer) -> list[tuple[str, ...]]:
-    """A row for each limit."""
+    """A row for each limit that must hold."""
     return [
         (
             name(limit),
             limit.phase,
-            "no limit" if limit.most is None else f"{limit.most:,}",
             _shown(limit, limit.used),
-            _NONE if limit.allowed is None else _shown(limit, limit.allowed),
-            _NONE if limit.more is None else f"+{_shown(limit, limit.more)}",
+            "none set" if limit.allowed is None else _shown(limit, limit.allowed),
+            f"+{_shown(limit, limit.more)}" if limit.more else _NONE,
+            "unlimited" if limit.most is None else f"{limit.most:,}",
         )
         for limit in answer.limits
+        if limit.hard
     ]
+
+
+def _server(largest: LargestLoad) -> list[tuple[str, str]]:
+    return [("server", wording.model_on_devices(largest.job))]
 
 
 def head(largest: LargestLoad) -> list[tuple[str, str]]:
@@ -124,13 +140,17 @@ def head(largest: LargestLoad) -> list[tuple[str, str]]:
 
 @sectioned(of=LargestLoad)
 def sections(largest: LargestLoad) -> list[Section]:
-    """The requests, and each answer with the limit that decides and all other limits."""
-    found = [Section(("", ""), head(largest))]
+    """Each answer with the limit that decides and all other limits, and the requests."""
+    found = []
     for answer in largest.answers.values():
         found.append(Section(("", ""), list(capacity_lines(largest, answer))))
-        headings = ("limit", "phase", "largest", f"at {answer.at:,}", "allowed", _more(answer))
+        headings = ("limit", "phase", f"at {answer.at:,}", "allowed", _more(answer), "alone allows")
         found.append(Section(headings, rows(answer), 2))
-    return found
+    return [
+        found[0]._replace(rows=[*_server(largest), *found[0].rows]),
+        *found[1:],
+        Section(("", ""), head(largest)),
+    ]
 
 
 @exporter("csv", ".csv", of=LargestLoad)
@@ -193,40 +213,40 @@ RANKS = "contexts, buffers of collectives"
 
 @table.table_of(of=MemoryBreakdown)
 def shown(of: MemoryBreakdown) -> RenderableType:
-    """One line per term, in GiB as in the logs of engines."""
+    """One line per term, in GB as in other reports and in GiB as in the logs of engines."""
     from rich.padding import Padding
     from rich.text import Text
 
-    by = f", as {of.engine} holds it" if of.engine else ""
-    title = Text(wording.plain(f"memory of a rank: {of.model} on {of.device}{by}"), style="bold")
-    rows = table.columns(["", "GiB", ""], ["GiB"], [""])
+    by = f" with {of.engine}" if of.engine else ""
+    title = Text(wording.plain(f"memory of one rank: {of.model} on {of.device}{by}"), style="bold")
+    rows = table.columns(["", "GB", "GiB", ""], ["GB", "GiB"], [""])
     for row in memory_lines(of):
         table.add(rows, row, styles=["bold"])
     return table.stack(title, "", Padding(rows, (0, 0, 0, 2), expand=False))
 
 
-def memory_lines(of: MemoryBreakdown) -> list[tuple[str, str, str]]:
-    """Each term: its name, GiB, and its derivation."""
+def memory_lines(of: MemoryBreakdown) -> list[tuple[str, ...]]:
+    """Each term: its name, GB, GiB, and its origin. Usable memory is the sum of the terms below it."""
     reserve = f", less {units.bytes(of.reserve_bytes)}" if of.reserve_bytes else ""
     nominal = "nominal; the driver's value is not known"
     if of.physical_bytes != of.nominal_bytes:
-        nominal = f"physical, of {_gib(of.nominal_bytes)} nominal"
+        nominal = f"physical; the datasheet says {_gib(of.nominal_bytes)} GiB"
     aside = " (outside the usable memory)" if of.rule == "static" else ""
-    graphs = f", {_gib(of.graph_bytes)} for CUDA graphs" if of.graph_bytes else ""
+    graphs = f", {_gib(of.graph_bytes)} GiB for CUDA graphs" if of.graph_bytes else ""
     tokens = "any number of tokens" if of.kv_tokens is None else f"{of.kv_tokens:,} tokens"
     limits = ""
     if of.max_num_seqs is not None:
         limits = f"; a step takes {of.max_batched_tokens:,} tokens, of {of.max_num_seqs:,} sequences at most"
     return [
-        ("memory", _gib(of.physical_bytes), nominal),
-        ("usable", _gib(of.usable_bytes), f"{100 * of.share:.4g}% of {WHOLE[of.rule]}{reserve}"),
-        ("weights", _gib(of.weight_bytes), ""),
-        ("activations", _gib(of.activation_bytes), of.fullest + aside),
-        *([("overhead", _gib(of.overhead_bytes), RANKS + graphs + aside)] if of.engine else []),
-        ("KV cache", _gib(of.kv_bytes), _rest(of)),
-        ("", "", f"{tokens}{_blocks(of)}"),
-        ("", "", f"{requests(of)}{limits}"),
-        *([("", "", _concurrency(of))] if of.rule == "physical" else []),
+        ("memory", *_both(of.physical_bytes), nominal),
+        ("usable", *_both(of.usable_bytes), f"{100 * of.share:.4g}% of {WHOLE[of.rule]}{reserve}"),
+        ("weights", *_both(of.weight_bytes), ""),
+        ("activations", *_both(of.activation_bytes), of.fullest + aside),
+        *([("overhead", *_both(of.overhead_bytes), RANKS + graphs + aside)] if of.engine else []),
+        ("KV cache", *_both(of.kv_bytes), _rest(of)),
+        ("", "", "", f"{tokens}{_blocks(of)}"),
+        ("", "", "", f"{requests(of)}{limits}"),
+        *([("", "", "", _concurrency(of))] if of.rule == "physical" else []),
     ]
 
 
@@ -248,7 +268,7 @@ def _rest(of: MemoryBreakdown) -> str:
     """The memory for caches, or the missing memory."""
     held = of.weight_bytes + (of.activation_bytes + of.overhead_bytes if of.rule != "static" else 0)
     missing = held - of.usable_bytes
-    return "the rest" if missing < 0 else f"nothing is left, {_gib(missing)} are missing"
+    return "the rest" if missing < 0 else f"nothing is left, {_gib(missing)} GiB are missing"
 
 
 def _unlike(of: MemoryBreakdown) -> str:
@@ -260,6 +280,11 @@ def _unlike(of: MemoryBreakdown) -> str:
 
 def _blocks(of: MemoryBreakdown) -> str:
     return f", in blocks of {of.block}" if of.block > 1 else ""
+
+
+def _both(bytes: float) -> tuple[str, str]:
+    """GB and GiB."""
+    return f"{bytes / 1e9:,.2f}", _gib(bytes)
 
 
 def _gib(bytes: float) -> str:

@@ -13,7 +13,7 @@ from llmir.backends.cost.models import roofline_reason
 from llmir.backends.cost.transfer import calibration_source, library_sources, relation
 from llmir.backends.step.facts import weights
 from llmir.base.errors import InputError
-from llmir.base.names import suggest
+from llmir.base.names import unknown
 from llmir.hw import library, transfer
 from llmir.hw.device import Device
 from llmir.ir.core.op import OPS
@@ -250,7 +250,7 @@ def passes(default: str, engines: Mapping[str, str]) -> Rows:
 def ops(name: str | None = None) -> Rows:
     """A row for each op; with a name, all facts about one op. InputError for an unknown name."""
     if name is not None and name not in OPS:
-        raise InputError(f"op {name!r} does not exist; there are {', '.join(OPS)}{suggest(name, OPS)}")
+        raise InputError(unknown("op", name, OPS, "llmir ops"))
     found = [describe_op(OPS[name])] if name else [describe_op(kind) for kind in OPS.values()]
     rows = [{**op, "attributes": " ".join(map(_attribute, op["attributes"]))} for op in found]
     return Rows(rows, _one(found[0]), found[0]) if name else Rows(rows, _all(found), found)

@@ -35,9 +35,9 @@ HEADINGS = ("op", "before", "after", "change", "FLOPs", "read", "written")
 NUMERIC = HEADINGS[1:]
 ANSWERS = ("", "before", "after", "change", "relative")
 LEGEND = (
-    "Times of all repeats together, the largest change first.",
-    "The columns FLOPs, read and written show changes.",
-    "–: it is not there. =: it is as before.",
+    "Times include all repeats; the largest change comes first.",
+    "change, FLOPs, read and written: after minus before, so that - is a saving.",
+    "–: absent on this side; =: unchanged",
 )
 _SWAPPED = str.maketrans("_-", "-_")  # `wrap` breaks lines at -
 _WIDTH = 20  # width of the names; the other columns are at most 60 wide
@@ -195,10 +195,10 @@ def workload(diff: WorkloadDiff) -> Group:
     shown = table.columns(ANSWERS, ANSWERS[1:])
     for row in answer_rows(diff):
         table.add(shown, row, styles=["bold"])
-    parts.append(shown)
+    parts += [shown, "", *LEGEND]
     for name, step in diff.phases:
         parts += ["", Text(phase_title(diff, name, step), style="bold"), _table(step), memory_rows(step)]
-    return Group(*parts, "", *LEGEND)
+    return Group(*parts)
 
 
 @table.table_of(of=StepDiff)

@@ -97,9 +97,10 @@ def workload_markdown(workload: Workload) -> str:
     """The report as text."""
     steps = wording.phases(workload)
     compared = wording.compare_steps(report for _, report in steps)
+    lines = (wording.subject_lines, wording.result_lines, wording.detail_lines)
     parts = [
         f"# {md(wording.model_on_devices(workload))}\n",
-        to_markdown(("", ""), [*wording.head_lines(workload), *wording.result_lines(workload)]),
+        to_markdown(("", ""), [pair for of in lines for pair in of(workload)]),
         "".join(f"- Note: {md(note)}\n" for note in workload.notes),
         "## Steps\n",
         to_markdown(("", *(wording.TITLES[name] for name, _ in steps)), compared),

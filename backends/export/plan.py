@@ -23,15 +23,16 @@ from llmir.backends.search.plan import (
     nearest_structure,
 )
 from llmir.backends.search.structures import Structure
-from llmir.backends.search.traffic import BUDGET, DEFAULT_STATISTIC, SEEDS, LatencyLimit
+from llmir.backends.search.traffic import BUDGET, DEFAULT_STATISTIC, SEEDS
 from llmir.backends.search.trial import ERROR, MISSES, RATE_ERROR, UNIT
 from llmir.backends.simulate.router import ROUTERS
-from llmir.backends.step.facts import precision, precision_text
+from llmir.backends.step.facts import precision
 from llmir.base.errors import InputError
 from llmir.base.formats import exporter
 from llmir.hw.device import Device
 
 from . import json, table, units, wording
+from .sections import Section, section_table
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -153,19 +154,16 @@ def _kv_usage(found: HourlyCost) -> str:
 
 # Report of a plan
 
-NUMBERS = range(2, 9)  # columns of numbers
+NUMBERS = range(2, 7)  # columns of numbers
 GOOD, BAD, QUIET = "green", "red", "bright_black"
 LINES = 6  # reasons that a terminal shows
 LIMITED = ("TTFT", "TPOT")
 
 
 def headings(plans: Plans) -> tuple[str, ...]:
-    """Headings of the columns: the statistic of a limit next to the p99, or the p50."""
-    ttft, tpot = (
-        of.of if of and of.of != DEFAULT_STATISTIC else "p50"
-        for of in (plans.traffic.ttft, plans.traffic.tpot)
-    )
-    return "", "plan", "GPUs", "$/h", f"TTFT {ttft}", "p99", f"TPOT {tpot}", "p99 ", "within"
+    """Headings of the columns; each latency is the statistic that its limit is on, or the p99."""
+    ttft, tpot = (of.of if of else DEFAULT_STATISTIC for of in plans.traffic.limits)
+    return "", "plan", "GPUs", "$/h", f"TTFT {ttft}", f"TPOT {tpot}", "within", "why not"
 
 
 def weights(structure: Structure) -> str:
@@ -190,10 +188,8 @@ def answer(plans: Plans) -> str:
     if best is None:
         few = "one GPU" if most == 1 else f"{most or 0:,} GPUs or fewer"
         return "no plan meets the limits" + ("" if most is None else f" with {few}")
-    s, decided = best.structure, "cheapest plan" if plans.priced else "fewest GPUs"
-    types = precision_text(s.program, s.model)
-    stated = ", ".join(types) if len(types) > 1 else f"weights {weights(s)}"
-    return f"{decided}: {_order(best)}, {stated}"
+    decided = "cheapest plan" if plans.priced else "fewest GPUs"
+    return f"{decided}: {_order(best)}, {weights(best.structure)} weights"
 
 
 def _order(candidate: Candidate) -> str:
@@ -221,25 +217,27 @@ def basis(plans: Plans) -> str:
 
 def _started(plans: Plans) -> str:
     best = plans.best
-    sizes = ""
-    if best:
-        pooled = isinstance(best, PoolCandidate)
-        servers = (" on each decode server", "prefill ") if pooled else ("", "")
-        each = "" if pooled or best.replicas == 1 else "each replica: "
-        sizes = (
-            f"{each}at most {best.batch:,} requests at once{servers[0]}, "
-            f"{servers[1]}steps of at most {best.chunk:,} tokens; "
-        )
     if best is None and not plans.structures:
         return "no split of the model is possible, for the reasons below"
-    if not plans.priced:
+    if best is None and plans.priced:
+        return "plans are ranked by cost, since all devices have a price"
+    if best is None or not plans.priced:
         names = dict.fromkeys(s.device.name for s in plans.structures if s.device.price_per_hour_usd is None)
         unpriced = " and ".join(names) or "some device"
-        return f"{sizes}not ranked by cost: no price is known for {unpriced} (--price)"
-    if best is None:
-        return "plans are ranked by cost, since all devices have a price"
+        return f"ranked by GPU count: no price is known for {unpriced}; set one with --price"
     hourly, million = (units.digits(usd or 0) for usd in (best.cost_per_hour_usd, best.cost_usd_per_mtok))
-    return f"{sizes}${hourly} per hour, ${million} per million output tokens"
+    return f"${hourly} per hour, ${million} per million output tokens"
+
+
+def sizes(plans: Plans) -> list[str]:
+    """The largest batch and step of each replica of the first plan."""
+    best = plans.best
+    if best is None:
+        return []
+    pooled = isinstance(best, PoolCandidate)
+    decode, prefill = (" on each decode server", "prefill ") if pooled else ("", "")
+    each = "" if pooled or best.replicas == 1 else "each replica: "
+    return [f"{each}at most {best.batch:,} requests at once{decode}, {best.chunk:,} tokens per {prefill}step"]
 
 
 def energy(plans: Plans) -> list[str]:
@@ -288,17 +286,20 @@ def doubts(plans: Plans) -> list[str]:
                 f"it is {units.time(longer)}, above {units.time(limit.seconds)}"
             )
     if lines:
-        safe = plans.sturdy
+        safe, margin = plans.sturdy, f"{max(best.errors):.2f}"
         lines.append(
-            f"cheapest plan that meets the limits with the error added: {_order(safe)}"
+            f"cheapest plan that meets the limits with the error added: {_order(safe)}; "
+            f"choose it, or search with --margin {margin}"
             if safe
-            else "no plan meets the limits with the error added"
+            else "no plan meets the limits with the error added; allow more GPUs or a longer limit"
         )
     if plans.close:
         numbers = ", ".join(str(plans.shown.index(each) + 1) for each in plans.close)
-        which, cost = ("plan", "costs") if len(plans.close) == 1 else ("plans", "cost")
-        more = f"{which} {numbers} {cost} more than the first plan by no more than the error of the estimates"
-        lines.append(f"too close to call: {more}")
+        which = f"plan{'s' if len(plans.close) > 1 else ''} {numbers}"
+        lines.append(
+            f"too close to call: the costs of the first plan and of {which} differ by no more than the error "
+            f"of the estimates; measure them on your servers (--emit writes a benchmark)"
+        )
     return lines
 
 
@@ -319,33 +320,40 @@ def goals(plans: Plans) -> list[str]:
     return ["; ".join(said)] if len(plans.ranked) > 1 else []
 
 
-def _limit(limit: LatencyLimit | None, used: float, half: float) -> str:
-    value = f"{limit.of if limit else DEFAULT_STATISTIC} {units.time(used)} ± {units.time(half)}"
-    return f"{value} (no limit)" if limit is None else f"{value} (limit {units.time(limit.seconds)})"
-
-
-def traffic_lines(plans: Plans) -> list[str]:
-    """Latencies of the first plan, and the share of its stable rate that the traffic uses."""
+def latencies(plans: Plans) -> list[Section]:
+    """The latencies of the first plan beside their limits; none without a plan."""
     best, traffic = plans.best, plans.traffic
     if best is None:
         return []
-    limits = (traffic.ttft, traffic.tpot)
-    p99 = best.trial.ttft_s.p99, best.trial.tpot_s.p99
-    halves = [half.p99 for half in best.trial.half_widths]
-    each = [
-        (best.trial.limited(i), best.trial.half_width(i)) if of else (p99[i], halves[i])
-        for i, of in enumerate(limits)
-    ]
-    used = [f"{what} {_limit(of, *one)}" for what, of, one in zip(LIMITED, limits, each, strict=True)]
-    rate = f"at {units.digits(traffic.rate)} requests/s: {', '.join(used)}"
+    binding = plans.why(best).constraint.upper()
+    statistics = [limit.of if limit else DEFAULT_STATISTIC for limit in traffic.limits]
+    same, rows = set(statistics) == {DEFAULT_STATISTIC}, []
+    for i, (what, limit, of) in enumerate(zip(LIMITED, traffic.limits, statistics, strict=True)):
+        spread, half = (best.trial.ttft_s, best.trial.tpot_s)[i], best.trial.half_widths[i].p99
+        used, half = (best.trial.limited(i), best.trial.half_width(i)) if limit else (spread.p99, half)
+        figure = f"{'' if same else f'{of} '}{units.time(used)} ± {units.time(half)}"
+        allowed = units.time(limit.seconds) if limit else "none"
+        mark = "← tightest" if limit and what == binding else ""
+        rows.append((what, units.time(spread.p50), figure, allowed, mark))
+    heading = f"at {units.digits(traffic.rate)} requests/s"
+    return [Section((heading, "p50", DEFAULT_STATISTIC if same else "limited", "limit", ""), rows)]
+
+
+def traffic_lines(plans: Plans) -> list[str]:
+    """The share of requests within all limits, and the share of the stable rate that the traffic uses."""
+    best, traffic = plans.best, plans.traffic
+    if best is None:
+        return []
     stable = f"stable up to {units.digits(plans.largest_rate or 0)} requests/s"
     if traffic.headroom:
         part = units.percent(traffic.rate / plans.largest_rate) if plans.largest_rate else ""
         stable += (
             f"; the traffic uses {part} of it (at most {units.percent(1 - traffic.headroom)}, --headroom)"
         )
-    within = f"{units.share_met(best.trial.within)} of requests meet all limits; " if any(limits) else ""
-    return [rate, within + stable]
+    within = (
+        f"{units.share_met(best.trial.within)} of requests meet all limits; " if any(traffic.limits) else ""
+    )
+    return [within + stable]
 
 
 def assumptions(plans: Plans) -> list[str]:
@@ -408,20 +416,39 @@ def _price_source(device: Device) -> str:
 
 def row(plans: Plans, number: int, candidate: Candidate) -> tuple[str, ...]:
     """The row of a plan."""
-    trial, hourly, traffic = candidate.trial, candidate.cost_per_hour_usd, plans.traffic
-    spreads = zip((traffic.ttft, traffic.tpot), (trial.ttft_s, trial.tpot_s), strict=True)
-    times = [
-        (trial.limited(i) if of and of.of != DEFAULT_STATISTIC else spread.p50, spread.p99)
-        for i, (of, spread) in enumerate(spreads)
-    ]
+    trial, hourly = candidate.trial, candidate.cost_per_hour_usd
+    spreads = (trial.ttft_s, trial.tpot_s)
+    limits = zip(candidate.traffic.limits, spreads, strict=True)
+    times = [trial.limited(i) if limit else spread.p99 for i, (limit, spread) in enumerate(limits)]
     return (
         "✓" if candidate is plans.best else str(number),
         name(plans, candidate),
         f"{candidate.devices:,}",
         "–" if hourly is None else units.digits(hourly),
-        *(units.time(time_s) for pair in times for time_s in pair),
+        *map(units.time, times),
         units.share_met(trial.within),
+        short_reason(plans, candidate),
     )
+
+
+def short_reason(plans: Plans, candidate: Candidate) -> str:
+    """Why a plan is not the first, in a cell: `+34% cost`, `misses TPOT`; empty for the first plan.
+
+    `reason` has the details.
+    """
+    if candidate is plans.best:
+        return ""
+    if candidate is plans.first_like(candidate):
+        return "no price"
+    why = plans.why(candidate)
+    if why.constraint in ("ttft", "tpot"):
+        i = ("ttft", "tpot").index(why.constraint)
+        return f"{'misses' if candidate.trial.verdict_on(i) == MISSES else 'undecided:'} {LIMITED[i]}"
+    if why.than is None:
+        overload = "overloaded" if candidate.overloaded else "undecided: rate"
+        return overload if why.constraint == "rate" else ""
+    what = "cost" if why.constraint == "cost" else "GPUs"
+    return f"+{units.percent(why.by)} {what}" if why.by else f"equal {what}"
 
 
 def reason(plans: Plans, why: BindingLimit, candidate: Candidate) -> str:
@@ -592,10 +619,13 @@ def plans(plans: Plans) -> Group:
 
     head = Text(answer(plans), style=f"bold {GOOD if plans.best else BAD}")
     changed = settings(plans.best) if plans.best else []
-    parts: list[Any] = [head, basis(plans), *changed, *traffic_lines(plans), *energy(plans)]
+    parts: list[Any] = [head, basis(plans), *sizes(plans), *changed, *energy(plans)]
+    for section in latencies(plans):
+        parts += ["", section_table(section), *traffic_lines(plans)]
+        parts += _tightest(plans)
     parts += ["", *found] if (found := doubts(plans)) else []
     heads = headings(plans)
-    shown = table.columns(heads, heads[2:], gap=1)
+    shown = table.columns(heads, (heads[i] for i in NUMBERS), gap=1)
     for number, each in enumerate(plans.shown, 1):
         table.add(shown, row(plans, number, each), styles=_styles(plans, each))
     whys = [(n, each) for n, each in enumerate(plans.shown, 1) if each is not plans.best]
@@ -607,8 +637,6 @@ def plans(plans: Plans) -> Group:
     if plans.shown:
         parts += ["", shown]
     parts += ["", *goals(plans)] if goals(plans) else []
-    if plans.best and plans.why(plans.best).constraint in ("ttft", "tpot"):
-        parts += ["", f"tightest limit of the first plan: {reason(plans, plans.why(plans.best), plans.best)}"]
     if lines:
         parts += ["", Text("why not", style="bold"), table.pairs(lines)]
     parts += (
@@ -616,7 +644,7 @@ def plans(plans: Plans) -> Group:
         if plans.best
         else []
     )
-    parts += ["", *map(quiet, assumptions(plans))]
+    parts += ["", Text("how it was found", style="bold"), *map(quiet, assumptions(plans))]
     if plans.front.size:
         parts += ["", *chart(plans)]
     return table.stack(*parts, "", counts(plans), *map(quiet, plans.notes))
@@ -625,15 +653,20 @@ def plans(plans: Plans) -> Group:
 def _styles(plans: Plans, candidate: Candidate) -> list[str]:
     """The first plan in green; latencies above their limit in red."""
     if candidate is plans.best:
-        return [f"bold {GOOD}"] * (NUMBERS.stop)
-    pairs = []
-    for i, of in enumerate((plans.traffic.ttft, plans.traffic.tpot)):
-        late = BAD if of and candidate.trial.upper(i) > of.seconds else ""
-        pairs += [
-            "" if of and of.of == DEFAULT_STATISTIC else late,
-            late if of and of.of == DEFAULT_STATISTIC else "",
-        ]
-    return ["", "", "", "", *pairs, BAD if any(pairs) else ""]
+        return [f"bold {GOOD}"] * len(headings(plans))
+    late = [
+        BAD if limit and candidate.trial.upper(i) > limit.seconds else ""
+        for i, limit in enumerate(plans.traffic.limits)
+    ]
+    return ["", "", "", "", *late, BAD if any(late) else ""]
+
+
+def _tightest(plans: Plans) -> list[str]:
+    """The distance of the first plan to its tightest limit, if a latency decides."""
+    best = plans.best
+    if best is None or plans.why(best).constraint not in ("ttft", "tpot"):
+        return []
+    return [reason(plans, plans.why(best), best)]
 
 
 def _rows(plans: Plans) -> list[dict[str, Any]]:
@@ -657,39 +690,32 @@ def to_csv(plans: Plans) -> str:
     return json.to_csv(_rows(plans))
 
 
-def _report_parts(plans: Plans) -> tuple[list[str], list[tuple[str, ...]], list[tuple[str, str]]]:
-    """Parts of a report: lines, a row for each plan, and the reason for the rank of each plan."""
+def _report_parts(plans: Plans) -> tuple[list[str], list[Section], list[str]]:
+    """Parts of a report: the answer, its tables, and the lines on how it was found."""
     rows = [row(plans, n, each) for n, each in enumerate(plans.shown, 1)]
     whys = [(str(n), reason(plans, plans.why(c), c)) for n, c in enumerate(plans.shown, 1)]
     whys += [("–", f"{device}: {why}") for device, why in devices_without_plan(plans).items()]
-    lines = [
-        answer(plans),
-        basis(plans),
-        *(settings(plans.best) if plans.best else []),
-        *traffic_lines(plans),
-        *energy(plans),
-        *doubts(plans),
-        *goals(plans),
-        *hourly_sections(plans),
-        *hourly_misses(plans),
-        *assumptions(plans),
-    ]
-    return lines, rows, whys
+    changed = settings(plans.best) if plans.best else []
+    first = [answer(plans), basis(plans), *sizes(plans), *changed, *energy(plans), *traffic_lines(plans)]
+    tables = [*latencies(plans)]
+    if rows:
+        tables += [Section(headings(plans), rows, NUMBERS), Section(("", "why"), whys, 2)]
+    found = [*goals(plans), *hourly_sections(plans), *hourly_misses(plans), *assumptions(plans)]
+    return [*first, *doubts(plans)], tables, found
 
 
 @exporter("md", ".md", of=Plans)
 def to_markdown(plans: Plans) -> str:
     """The report as text."""
-    lines, rows, whys = _report_parts(plans)
-    parts = ["\n\n".join(map(json.md, lines)) + "\n"]
-    if rows:
-        parts += [json.to_markdown(headings(plans), rows, NUMBERS), json.to_markdown(("", "why"), whys)]
-    return "\n".join(parts)
+    first, tables, found = _report_parts(plans)
+    parts = ["\n\n".join(map(json.md, first)) + "\n"]
+    parts += [json.to_markdown(s.headings, s.rows, s.numeric) for s in tables]
+    return "\n".join([*parts, "\n\n".join(map(json.md, found)) + "\n"])
 
 
 @exporter("html", ".html", of=Plans)
 def to_html(plans: Plans) -> str:
     """A report as HTML."""
-    lines, rows, whys = _report_parts(plans)
-    head = table.html(("", ""), [("", line) for line in lines])
-    return head + table.html(headings(plans), rows, NUMBERS) + table.html(("", "why"), whys)
+    first, tables, found = _report_parts(plans)
+    lines = [table.html(("", ""), [("", line) for line in part]) for part in (first, found)]
+    return "".join((lines[0], *(table.html(s.headings, s.rows, s.numeric) for s in tables), lines[1]))

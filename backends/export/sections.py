@@ -23,15 +23,20 @@ if TYPE_CHECKING:
 
 
 class Section(NamedTuple):
-    """Rows under headings; empty headings mean labels with values. Columns from `right` on are numbers."""
+    """Rows under headings; empty headings mean labels with values.
+
+    `right` is the range of the columns of numbers, or the first of them.
+    """
 
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
-    right: int = 1
+    right: int | range = 1
 
     @property
     def numeric(self) -> range:
         """The columns of numbers."""
+        if isinstance(self.right, range):
+            return self.right
         return range(self.right if any(self.headings) else len(self.headings), len(self.headings))
 
 
@@ -46,7 +51,7 @@ def sectioned(of: type) -> Callable[[Sections], Sections]:
         def printed(found: Any) -> Group:
             shown: list[RenderableType] = []
             for section in sections(found):
-                shown += ["", _table(section)] if shown else [_table(section)]
+                shown += ["", section_table(section)] if shown else [section_table(section)]
             return table.stack(*shown)
 
         @exporter("md", ".md", of=of)
@@ -62,7 +67,8 @@ def sectioned(of: type) -> Callable[[Sections], Sections]:
     return take
 
 
-def _table(section: Section) -> RenderableType:
+def section_table(section: Section) -> RenderableType:
+    """A section for a terminal."""
     headings = section.headings
     if not any(headings):
         return table.pairs(tuple(row) for row in section.rows)

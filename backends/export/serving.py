@@ -191,13 +191,13 @@ def service_html(service: ClosedLoopWorkload) -> str:
 
 HEADINGS = ("", "mean", *(f"p{q}" for q in QUANTILES))
 LATENCIES = {
-    "ttft": "TTFT, first token",
+    "ttft": "TTFT",
     "queue": "  waiting in the queue",
     "prefill": "  prefill",
     "transfer": "KV-cache transfer",
     "admission": "waiting to decode",
-    "tpot": "TPOT, mean of a request",
-    "itl": "ITL, each token",
+    "tpot": "TPOT (per request)",
+    "itl": "ITL (per token)",
     "e2e": "end to end",
 }
 
@@ -231,7 +231,7 @@ def latencies(found: Simulation) -> list[tuple[str, ...]]:
 
 
 def simulation_settings(found: Simulation) -> list[tuple[str, str]]:
-    """The model, the requests, and the limits of the server."""
+    """The model, the requests, and the limits of the server: what was simulated."""
     load, room = found.load, found.capacity
     lengths = (
         f"{units.digits(float(n.mean()))} {what}"
@@ -247,7 +247,6 @@ def simulation_settings(found: Simulation) -> list[tuple[str, str]]:
     return [
         *(pair for pair in wording.head_lines(found.job) if pair[0] in wording.SERVER_LINES),
         ("requests", f"{len(load):,}{arrival_text(found)}; on average {' and '.join(lengths)} tokens"),
-        ("load", _load_text(found)),
         *(
             [("warm-up", f"the first {found.warm_up:,} requests, excluded from the results")]
             if found.warm_up
@@ -255,10 +254,27 @@ def simulation_settings(found: Simulation) -> list[tuple[str, str]]:
         ),
         ("policy", f"{found.policy.name}: {order}; {limits}"),
         (
-            "KV cache",
-            f"{room.blocks:,} blocks of {room.block:,} token{'s' * (room.block > 1)}{shared}{states}",
+            "KV blocks",
+            f"{room.blocks:,} blocks of {room.block:,} token{'s' * (room.block > 1)}{shared}{states}; "
+            f"{found.max_requests:,} requests of the longest length fit without preemption{on}",
         ),
-        ("fits", f"{found.max_requests:,} requests of the longest length, without preemption{on}"),
+    ]
+
+
+def server_text(found: Simulation) -> str:
+    """The model with the parts that are not counted, the devices, and the scheduler."""
+    return f"{wording.model_on_devices(found.job)}, {found.policy.name} scheduler"
+
+
+def answer_lines(found: Simulation) -> list[tuple[str, str]]:
+    """Whether the server keeps up, and the requests that meet the limits."""
+    limits = (("TTFT", found.max_ttft_s), ("TPOT", found.max_tpot_s))
+    named = " and ".join(f"{name} within {units.time(limit)}" for name, limit in limits if limit)
+    good, share = found.goodput, found.goodput_share
+    return [
+        ("server", server_text(found)),
+        ("load", load_text(found)),
+        *([] if good is None or share is None else [("goodput", _good(good, share, named))]),
     ]
 
 
@@ -268,44 +284,50 @@ def arrival_text(found: Simulation) -> str:
     if load.users:
         return f" from {load.users:,} users in a closed loop"
     if load.talks is None:
-        return f", {units.digits(found.rate)} per second" if found.rate else ", at once"
+        return (
+            f", arriving at {units.digits(found.rate)} per second in this sample"
+            if found.rate
+            else ", at once"
+        )
     rate = f"{units.digits(found.rate or 0)} requests/s"
     begin = f", {units.digits(load.sessions_per_s)} new sessions per second" if load.sessions_per_s else ""
     return f" turns of {load.talks:,} sessions{begin}; {rate} arrived"
 
 
-def _load_text(found: Simulation) -> str:
+def load_text(found: Simulation) -> str:
     """Whether the load is stable, and the capacity of the server."""
-    capacity = f"capacity {units.digits(found.largest_rate)} requests/s"
+    capacity = f"{units.digits(found.largest_rate)} requests/s"
     if found.load.users:  # with few users and no preemptions, the rate may be higher
-        return f"{capacity} with a queue that is never empty"
-    words = {None: "", True: "overloaded: ", False: "stable: "}
-    return f"{words[found.overloaded]}{capacity}"
+        return f"capacity {capacity} with a queue that is never empty"
+    if found.overloaded is None or not found.rate:
+        return f"capacity {capacity}"
+    part = f"{units.digits(found.rate)} requests/s, {units.percent(found.rate / found.largest_rate)}"
+    if not found.overloaded:
+        return f"stable: {part} of the capacity of {capacity}"
+    return f"overloaded: {part} of the capacity of {capacity}; add replicas or lower the rate"
 
 
 def server_lines(found: Simulation) -> list[tuple[str, str]]:
-    """Throughput, cost, caches and preemptions."""
-    limits = (("TTFT", found.max_ttft_s), ("TPOT", found.max_tpot_s))
-    named = " and ".join(f"{name} within {units.time(limit)}" for name, limit in limits if limit)
-    good, share = found.goodput, found.goodput_share
+    """Throughput, caches, preemptions and cost."""
     full = found.most_blocks / found.capacity.blocks
     many = int((found.preemptions > 0).sum())
     preempted = f"{int(found.preemptions.sum()):,}, among {many:,} requests" if many else "none"
+    until = "" if found.load.users else f" over the {units.time(found.duration_s)} until the last one ended"
+    steps = f"{found.steps:,} steps take {units.percent(found.busy)} of {units.time(found.duration_s)}"
     return [
-        *([] if good is None or share is None else [("goodput", _good(good, share, named))]),
-        *cost_lines(found),
-        (
-            "time",
-            f"{units.time(found.duration_s)}, {units.percent(found.busy)} of it in {found.steps:,} steps",
-        ),
-        ("requests/s", units.digits(found.requests_per_s)),
         ("output tokens/s", units.digits(found.output_tokens_per_s)),
-        ("decoding", f"{units.digits(found.decodes)} sequences per step on average"),
-        ("KV cache", f"at most {found.most_blocks:,} blocks in use, {units.percent(full)}"),
+        ("requests/s", f"{units.digits(found.requests_per_s)} completed{until}"),
+        ("busy", f"{steps}; on average {units.digits(found.decodes)} sequences decode"),
+        (
+            "KV cache",
+            f"at most {units.percent(full)} in use ({found.most_blocks:,} of "
+            f"{found.capacity.blocks:,} blocks)",
+        ),
         *([("prefix hits", f"{units.percent(found.prefix_hits)} of tokens")] if found.cached.any() else []),
         ("preemptions", preempted),
         *([("cancelled", f"{found.cancelled:,} requests")] if found.cancelled else []),
         *([("given up", _lost(found, timeout))] if (timeout := found.load.timeout_s) else []),
+        *cost_lines(found),
     ]
 
 
@@ -337,11 +359,12 @@ def _lost(found: Simulation, timeout_s: float) -> str:
 
 @sectioned(of=Simulation)
 def simulation(found: Simulation) -> list[Section]:
-    """The requests, the latencies, and the use of the server."""
+    """The load, the latencies, the use of the server, and what was simulated."""
     return [
-        Section(("", ""), simulation_settings(found)),
+        Section(("", ""), answer_lines(found)),
         Section(HEADINGS, latencies(found)),
         Section(("", ""), server_lines(found)),
+        Section(("", ""), simulation_settings(found)),
     ]
 
 
@@ -404,7 +427,7 @@ def _lines(columns: Mapping[str, Array]) -> str:
 
 @table.table_of(of=Replications)
 def replications(found: Replications) -> Group:
-    """The request, and the latencies with their intervals."""
+    """The load, the latencies with their intervals, the rates, and what was simulated."""
     shown = table.columns(HEADINGS, HEADINGS[1:], HEADINGS[:1])
     for name, stats in found.latencies.items():
         cells = (f"{units.time(mean)} ± {_half(mean, half)}" for mean, half in stats.values())
@@ -414,11 +437,12 @@ def replications(found: Replications) -> Group:
         for name, (mean, half) in found.figures.items()
     ]
     count = len(found.runs)
-    head = [("replications", f"{count} of these, ± holds the mean in 95% of cases")]
-    head += [("overloaded", f"{found.overloaded} of {count}")]
-    return table.stack(
-        table.pairs([*simulation_settings(found.runs[0]), *head]), "", shown, "", table.pairs(rates)
-    )
+    first = found.runs[0]
+    head = [("server", server_text(first))]
+    head += [("load", f"{found.overloaded} of {count} replications are overloaded")]
+    how = [("replications", f"{count} with different seeds; ± contains the mean in 95% of cases")]
+    settings = table.pairs([*how, *simulation_settings(first)])
+    return table.stack(table.pairs(head), "", shown, "", table.pairs(rates), "", settings)
 
 
 def _half(mean: float, half: float) -> str:
@@ -459,13 +483,13 @@ def replicas(found: ReplicaSimulation) -> Iterator[tuple[str, ...]]:
 
 @sectioned(of=ReplicaSimulation)
 def fleet(found: ReplicaSimulation) -> list[Section]:
-    """The request and the replicas, the latencies, the use of the servers, and each of them."""
-    head, *rest = simulation(found)
+    """The load, the latencies, the use of the servers, each replica, and what was simulated."""
+    *rest, settings = simulation(found)
     many = f"{len(found.replicas):,} of this device, {found.router}"
     if (ranks := found.profile.ranks) > 1:
         many = f"{many}; data-parallel ranks that share nothing, {ranks} of each server"
-    whole = Section(head.headings, [*head.rows, ("replicas", many)])
-    return [whole, *rest, Section(COLUMNS, list(replicas(found)), 0)]
+    whole = Section(settings.headings, [("replicas", many), *settings.rows])
+    return [*rest, Section(COLUMNS, list(replicas(found)), 0), whole]
 
 
 # Prefill and decode servers
@@ -495,7 +519,7 @@ def servers(fleet: ReplicaSimulation, headings: tuple[str, ...]) -> list[tuple[s
 
 @sectioned(of=PoolSimulation)
 def pooled(found: PoolSimulation) -> list[Section]:
-    """The request and the pools, the latencies, the use of the servers, and each of them."""
+    """The load, the latencies, the use of the servers, each server, and what was simulated."""
     prefill, decode, channel = found.prefill, found.decode, found.channel
     assert prefill is not None
     assert decode is not None
@@ -512,24 +536,24 @@ def pooled(found: PoolSimulation) -> list[Section]:
             ("decode", found.decoded_rate),
         )
     )
-    head, *others = simulation(found)
+    *others, settings = simulation(found)
     more = [
         ("servers", f"{' and '.join(each)}, {prefill.router}"),
         ("link", f"{channel.name}, {units.bytes(channel.link.Bps)}/s each way; {channel.basis}"),
         ("at most", f"{', '.join(rates)} requests/s"),
     ]
     return [
-        Section(head.headings, [*head.rows, *more]),
         *others,
         Section(READERS, servers(prefill, READERS), 0),
         Section(WRITERS, servers(decode, WRITERS), 0),
+        Section(settings.headings, [*more, *settings.rows]),
     ]
 
 
 # Series of rates
 
 _SHOWN = ("ttft", "tpot")
-_PAIRS = (*wording.SERVER_LINES, "policy", "KV cache")
+_PAIRS = (*wording.SERVER_LINES, "policy", "KV blocks")
 
 
 def first_run(run: Simulation | Replications) -> Simulation:
@@ -567,7 +591,7 @@ def rows(found: RateSeries) -> Iterator[dict[str, Any]]:
 
 @table.table_of(of=RateSeries)
 def rates(found: RateSeries) -> Group:
-    """The request, and a line for each rate."""
+    """The capacity, a line for each rate, and what was simulated."""
     stats = (f"{of.upper()} {stat}" for of in _SHOWN for stat in ("p50", "p99"))
     heads = ("requests/s", *stats, "tokens/s", "")
     shown = table.columns(heads, heads[:-1], gap=1)
@@ -578,5 +602,6 @@ def rates(found: RateSeries) -> Group:
         state = "" if over is None else "overloaded" if over >= 0.5 else "stable"
         table.add(shown, (units.digits(row["rate"]), *said, units.digits(row["output_tokens_per_s"]), state))
     stable = sum(row["largest_rate"] for row in rows(found)) / len(found.runs)
-    head = [*rate_settings(found), ("load", f"capacity {units.digits(stable)} requests/s")]
-    return table.stack(table.pairs([(name, wording.plain(text)) for name, text in head]), "", shown)
+    one = first_run(found.runs[0])
+    head = [("server", server_text(one)), ("capacity", f"{units.digits(stable)} requests/s")]
+    return table.stack(table.pairs(head), "", shown, "", table.pairs(rate_settings(found)))

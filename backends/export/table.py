@@ -35,7 +35,7 @@ BOUND_STYLES = {"memory": "blue", "compute": "dark_orange", "network": "magenta"
 
 WIDE = 80  # columns of a terminal, to which prose and cells of prose are wrapped
 LEAST = 16  # width of a wrapped column
-NAME = 21  # width of an op's name; a longer one continues on the next line
+NAME = 20  # width of an op's name; a longer one continues on the next line
 
 LINES = 400  # most lines of text in a notebook; unrolled layers would give thousands
 LONG = 24  # characters of a cell that a page wraps
@@ -191,12 +191,13 @@ def workload(workload: Workload) -> Group:
 
 
 def answer_sections(workload: Workload, *answers: RenderableType) -> Group:
-    """The request, these results, and the time of each step by op."""
+    """The request, these results, their basis, and the time of each step by op."""
     from rich.console import Group
     from rich.text import Text
 
     steps = wording.phases(workload)
-    parts: list[RenderableType] = [pairs(wording.head_lines(workload)), "", *answers, "", _steps(steps)]
+    parts: list[RenderableType] = [pairs(wording.subject_lines(workload)), "", *answers, ""]
+    parts += [pairs(wording.detail_lines(workload)), "", _steps(steps)]
     for name, report in steps:
         title = Text(wording.phase_title(workload, name, report), style="bold")
         parts += ["", title, *_step(report)]
@@ -296,7 +297,8 @@ def report_html(report: Report) -> str:
 def workload_html(workload: Workload) -> str:
     """A workload as HTML."""
     parts = [caption(wording.model_on_devices(workload))]
-    parts.append(html(("", ""), [*wording.head_lines(workload), *wording.result_lines(workload)]))
+    rows = (wording.subject_lines, wording.result_lines, wording.detail_lines)
+    parts.append(html(("", ""), [pair for of in rows for pair in of(workload)]))
     for name, report in wording.phases(workload):
         parts += [
             caption(wording.phase_title(workload, name, report)),

@@ -174,6 +174,19 @@ def _number(value: Number) -> str:
     return f"{int(value):,}"
 
 
+ANSWER_LINES = ("model", "not counted", "device", "workload")  # of `head_lines`, above the results
+
+
+def subject_lines(workload: Workload) -> list[tuple[str, str]]:
+    """The model, the device and the requests."""
+    return [pair for pair in head_lines(workload) if pair[0] in ANSWER_LINES]
+
+
+def detail_lines(workload: Workload) -> list[tuple[str, str]]:
+    """The parameters, the precision, the links, and the cost model with the basis of its times."""
+    return [pair for pair in head_lines(workload) if pair[0] not in ANSWER_LINES]
+
+
 def head_lines(workload: Workload) -> list[tuple[str, str]]:
     """The model, the device, and the cost model."""
     program, device = workload.program, workload.device
@@ -187,8 +200,9 @@ def head_lines(workload: Workload) -> list[tuple[str, str]]:
     of_model = f" ({', '.join(about)})" if about else ""
     parameters = f"{units.count(total)} ({total:,})"
     parameters += f", {units.count(active)} active for a token" if active != total else ""
-    memory = f"{units.digits(device.memory_bytes / 2**30)} GiB ({units.bytes(device.memory_bytes)})"
-    rates = f"{memory} at {units.bytes(device.memory_Bps)}/s{_peaks(workload.prefill)}"
+    rates = (
+        f"{units.bytes(device.memory_bytes)} at {units.bytes(device.memory_Bps)}/s{_peaks(workload.prefill)}"
+    )
     return [
         ("model", plain(program.name) + of_model),
         *left_out_line(program),
@@ -239,12 +253,12 @@ def cost_model(report: Report) -> str:
     """The cost model in words."""
     model = report.plan.model
     if report.cost_model == "calibrated":
-        return f"{model_source(model)}; ideal: the roofline"
+        return model_source(model)
     if report.cost_model == "efficiency":
         shares = ", ".join(f"{k} {v:g}" for k, v in getattr(model, "shares", {}).items())
         return f"roofline at these shares of its rates: {shares}"
     if report.cost_model not in COST_MODELS:
-        return f"{plain(report.cost_model)}; ideal: the roofline"
+        return plain(report.cost_model)
     nothing = "" if first_engine(report.device) else f"; {roofline_reason(report.device)}"
     return COST_MODELS[report.cost_model] + nothing
 
@@ -288,7 +302,8 @@ def result_lines(workload: Workload) -> list[tuple[str, str]]:
     w, tpot = workload, workload.tpot_s
     later = "–, one token is all there is"
     if tpot is not None and w.decode:
-        later = f"{units.time(tpot)}{error_band(w.decode.error)}, each later token (mean)"
+        tokens = "output token 2" if w.generate == 2 else f"output tokens 2 to {w.generate:,}"
+        later = f"{units.time(tpot)}{error_band(w.decode.error)}, mean over {tokens}"
     busy = ""
     if len(w.program.entries) > 1:
         busy = f", {units.digits(w.busy_output_tokens_per_s)} if other batches keep all stages busy"
@@ -307,14 +322,28 @@ def result_lines(workload: Workload) -> list[tuple[str, str]]:
 
 
 def memory(w: Workload) -> list[tuple[str, str]]:
-    """Whether a workload fits, and the largest batch that does."""
+    """Whether a workload fits, the parts of its peak, and how much would fit."""
     limit = f"{units.bytes(w.capacity_bytes)} ({_share(w)})"
     verdict = "yes" if w.fits else "NO" + (f", {over}" if (over := too_many(w)) else "")
     return [
         ("fits", f"{verdict}, peak {units.bytes(w.peak_bytes(w.batch))} of {limit}"),
+        *([("peak", parts)] if (parts := _peak_parts(w)) else []),
         *([("KV capacity", capacity(w.memory))] if w.pool else []),
         ("largest batch", _largest(w)),
     ]
+
+
+def _peak_parts(w: Workload) -> str:
+    """The terms of the peak on the fullest rank; empty without the memory rule of an engine."""
+    of = w.memory
+    if not w.pool or of.rule == "static":  # SGLang's activations are outside of the memory it may use
+        return ""
+    reserved = of.activation_bytes + of.overhead_bytes
+    caches = w.peak_bytes(w.batch) - of.weight_bytes - reserved
+    if caches < 0:
+        return ""
+    sizes = f"weights {units.bytes(of.weight_bytes)} + KV cache {units.bytes(caches)}"
+    return f"{sizes} + {units.bytes(reserved)} that {of.engine} reserves"
 
 
 def _largest(w: Workload) -> str:
@@ -338,7 +367,7 @@ def _cut(w: Workload) -> str:
     if not (budget := chunk_budget(w)):
         more = w.pool and w.batch * (w.length - w.cached) > w.pool.tokens * w.program.parallelism.dp
         return ", all prompts in one step" if more or (w.chunk == ALL and w.pool) else ""
-    mean = f" of all (mean {units.time(w.ttft_mean_s)})" if w.batch > 1 else ""
+    mean = f" of all requests (mean {units.time(w.ttft_mean_s)})" if w.batch > 1 else ""
     return f"{mean}, in {prefill_steps(w):,} {budget}"
 
 
@@ -364,13 +393,17 @@ def phase_title(w: Workload, name: str, report: Report) -> str:
 def capacity(of: MemoryBreakdown) -> str:
     """Tokens of cache, and requests of that length."""
     tokens = "any number of" if of.kv_tokens is None else f"{of.kv_tokens:,}"
-    return f"{tokens} tokens, {of.max_requests:,} requests of {of.request_tokens:,}"
+    each = f"{of.request_tokens:,} token{'' if of.request_tokens == 1 else 's'}"
+    return f"{tokens} tokens: {of.max_requests:,} requests of {each}"
 
 
 def _share(workload: Workload) -> str:
     reserve = f" less {units.bytes(workload.reserve_bytes)}" if workload.reserve_bytes else ""
     by = f", by {workload.memory.engine}" if workload.pool else ""
-    return f"{100 * workload.share:.4g}% of the memory{reserve}{by}{_caches(workload)}"
+    whole = "the memory"
+    if workload.pool and workload.memory.rule == "physical":
+        whole = units.bytes(workload.memory.physical_bytes)
+    return f"{100 * workload.share:.4g}% of {whole}{reserve}{by}{_caches(workload)}"
 
 
 def _caches(priced: Report | Workload) -> str:
@@ -391,7 +424,7 @@ def step_lines(report: Report) -> list[tuple[str, str]]:
     """The figures of one step of one point."""
     return [
         ("time", units.time(report.time_s) + error_band(report.error)),
-        *([("ideal", ideal_time(report))] if report.cost_model != "ideal" else []),
+        *([("roofline", ideal_time(report))] if report.cost_model != "ideal" else []),
         *([("overhead", overhead(report))] if report.engine else []),
         *pipeline_lines(report),
         ("bound by", bounds(report)),
@@ -401,7 +434,7 @@ def step_lines(report: Report) -> list[tuple[str, str]]:
         ("weights", units.bytes(report.weight_bytes)),
         ("KV cache", f"{units.bytes(report.kv_cache_bytes)}{_caches(report)}"),
         ("activations", units.bytes(report.activation_peak_bytes)),
-        ("peak memory", units.bytes(report.peak_memory_bytes)),
+        ("peak of step", units.bytes(report.peak_memory_bytes)),
         ("peak at", plain(report.peak_at)),
     ]
 
@@ -416,7 +449,7 @@ def compare_steps(reports: Iterable[Report]) -> list[tuple[str, ...]]:
 def ideal_time(report: Report) -> str:
     """The roofline time, and its share of the estimated time."""
     ideal, time = report.ideal_time_s, report.time_s
-    return f"{units.time(ideal)}, {units.percent(ideal / time if time else 1.0)} of it"
+    return f"{units.time(ideal)} ({units.percent(ideal / time if time else 1.0)} of the time)"
 
 
 def pipeline_lines(report: Report) -> list[tuple[str, str]]:
@@ -487,15 +520,15 @@ HEADINGS = OpLine(
     roles="w/kv/a",
     intensity="FLOP/B",
     bound="bound",
-    ideal="ideal",
+    ideal="roofline",
     shape="result shape",
 )
 NUMERIC = frozenset({"repeat", "time", "error", "share", "flops", "bytes", "roles", "intensity", "ideal"})
 REMARKS = {
-    "time": "time, FLOPs, bytes: of one call; share, total: of all calls",
-    "error": "±: mean error on held-out shapes; ~: time from another device's kernels",
+    "time": "time, FLOPs and bytes are per call; share and total count all calls",
+    "error": "±: mean error on shapes held out of the calibration; ~: kernels of another GPU",
     "roles": "w/kv/a: weights, KV cache and activations in percent of the bytes",
-    "ideal": "ideal: roofline as a share of the time",
+    "ideal": "roofline: lower bound in percent of the time; 100% is at the bound",
 }
 
 

@@ -55,7 +55,7 @@ def latency_limit(name: str, said: object) -> LatencyLimit:
         return LatencyLimit(arguments.number(name, said, above=True))
     found = _LIMIT.fullmatch(said.strip())
     if not found:
-        expected = "a time such as 30ms, or of a statistic, such as p50:30ms or mean:0.5s"
+        expected = "a time such as 30ms or 1s, or of a statistic, such as p50:30ms or mean:0.5s"
         arguments.refuse(name, said, expected)
     of, digits, unit = found.groups()
     if unit not in _UNITS:

@@ -850,7 +850,7 @@ class StepEvaluator:
         node = device.node
         if node and node.assumed and node.network:
             rate = f"{node.network.Bps / 1e9:g} GB/s per device between nodes"
-            far = f"{node.devices} devices per node and {rate}"
+            far = f"{node.devices} devices per node and {rate} (--cluster sets others)"
             found[f"{self.program.devices} × {device.name} are assumed to be in {node.name}: {far}"] = None
         return tuple(found)
 

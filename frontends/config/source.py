@@ -76,8 +76,8 @@ def _from_string(model: str) -> ConfigSource:
     if release := releases.find(model):
         return _from_release(parts[-1], *release)
     near = suggest(model, presets.names())
-    hint = "`llmir models` lists the bundled ones; the path of a config.json works too"
-    raise ConfigError(f"unknown model {show(model)}{near} ({hint})")
+    hint = "list: llmir models; the path of a config.json works too"
+    raise ConfigError(f"unknown model {plain(model, 60)!r}{near} ({hint})")
 
 
 def _from_release(name: str, preset: Preset, scheme: releases.Scheme | None) -> ConfigSource:

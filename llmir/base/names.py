@@ -105,6 +105,20 @@ def suggest(name: str, known: Iterable[str], *, limit: int = 3) -> str:
     return f"; did you mean {', '.join(spellings[n] for n in near)}?" if near else ""
 
 
+def unknown(what: str, name: str, known: Iterable[str], where: str = "") -> str:
+    """The error for a name that is not `known`: near names first, then all of them.
+
+    `where` is a command that prints the list, if the list is long.
+
+    >>> unknown("pass", "fuze", ["fuse", "dce"], "llmir passes")
+    "unknown pass 'fuze'; did you mean fuse? (list: llmir passes)"
+    >>> unknown("dtype", "fp9", ["bf16", "fp8"]), unknown("dtype", "xyz", ["bf16", "fp8"])
+    ("unknown dtype 'fp9'; did you mean fp8? (list: bf16, fp8)", "unknown dtype 'xyz' (list: bf16, fp8)")
+    """
+    names = list(known)
+    return f"unknown {what} {plain(name)!r}{suggest(name, names)} (list: {where or ', '.join(names)})"
+
+
 def plain(text: str, limit: int = 100) -> str:
     """`text` on one line: without control characters, and cut to `limit`.
 

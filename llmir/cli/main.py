@@ -48,11 +48,9 @@ class Commands(click.Group):
             if option == "--plugin":  # a plugin that may define the command
                 load_plugin(value)
         if name not in COMMANDS and not name.startswith("-"):
-            from llmir.base.names import suggest
+            from llmir.base.names import unknown
 
-            raise click.UsageError(
-                f"unknown command {name!r}; commands are {', '.join(COMMANDS)}{suggest(name, COMMANDS)}"
-            )
+            raise click.UsageError(unknown("command", name, COMMANDS, "llmir --help"))
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -81,10 +81,16 @@ def plans(found: Plans) -> Mapping[str, Any]:
     absent = [f"{device}: {why}" for device, why in plan_text.devices_without_plan(found).items()]
     tables = [_table(found, whys)] if found.shown else []
     views = [_front(found, about, "tall" if curves else "wide"), *curves, *tables, *_refused(found)]
-    changed = "; ".join(plan_text.settings(found.best)) if found.best else ""
-    lines = (changed, "; ".join(plan_text.traffic_lines(found)))
-    first = [plan_text.basis(found), *filter(None, lines), *plan_text.doubts(found)]
-    more = [*absent, *plan_text.goals(found), *plan_text.energy(found), *hourly_sections(found)]
+    changed = plan_text.settings(found.best) if found.best else []
+    lines = [*changed, *plan_text.traffic_lines(found)]
+    first = [plan_text.basis(found), *lines, *plan_text.doubts(found)]
+    more = [
+        *plan_text.sizes(found),
+        *absent,
+        *plan_text.goals(found),
+        *plan_text.energy(found),
+        *hourly_sections(found),
+    ]
     return document(
         model,
         _objective(found),

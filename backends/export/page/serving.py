@@ -106,7 +106,8 @@ def simulation(run: Simulation) -> Mapping[str, Any]:
         figure("stable to", "digits", run.largest_rate, "requests/s"),
     ]
     views = [*charts, sheet("Latencies", columns, rows, file="latencies"), did]
-    return _document(run, serving_text.simulation_settings(run), figures, views, run.notes)
+    load = ("load", serving_text.load_text(run))
+    return _document(run, [*serving_text.simulation_settings(run), load], figures, views, run.notes)
 
 
 def _document(

@@ -13,6 +13,7 @@ from typing import Any
 
 from llmir.base.arguments import check_field, refuse
 from llmir.base.errors import VerifyError
+from llmir.base.names import unknown
 from llmir.ir.core.op import OPS, Op
 from llmir.ir.core.tensor import Tensor
 
@@ -66,7 +67,7 @@ def _said(rule: Any) -> str:
 def make(opcode: str, **attributes: Any) -> Op:
     """Create the op with an opcode; VerifyError for wrong names or types of attributes."""
     if opcode not in OPS:
-        raise VerifyError(f"op {opcode!r} does not exist; there are {', '.join(sorted(OPS))}")
+        raise VerifyError(unknown("op", opcode, OPS, "llmir ops"))
     kind: Any = OPS[opcode]  # a class is always hashable
     return (_known if all(map(_plain, attributes.values())) else _make)(kind, **attributes)
 

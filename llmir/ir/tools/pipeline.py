@@ -16,7 +16,7 @@ from llmir.base.arguments import check_field, choice, items, parse_field, refuse
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import LlmirError, PassError
 from llmir.base.gc_pause import pause_gc
-from llmir.base.names import plain, suggest
+from llmir.base.names import plain, unknown
 from llmir.base.registry import Kind, load_plugin
 from llmir.ir.core.op import type_name
 from llmir.ir.core.program import APART, PHASES, Program
@@ -185,7 +185,7 @@ def _named(name: str) -> type[Pass] | Function:
             raise PassError(f"plugin {plugin} has no pass or function {inner!r}")
         return found
     if name not in PASSES:
-        raise PassError(f"pass {name!r} does not exist; there are {', '.join(PASSES)}{suggest(name, PASSES)}")
+        raise PassError(unknown("pass", name, PASSES))
     return PASSES[name]
 
 

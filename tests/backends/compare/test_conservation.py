@@ -279,7 +279,7 @@ def test_check_exits_1_when_something_is_lost(run: Run, monkeypatch: pytest.Monk
     ("arguments", "says"),
     [
         ((), "requires --index FILE, or more than one rank"),
-        (("--tp", "3"), "tp can be 1, 2, 4"),
+        (("--tp", "3"), "allowed are 1, 2, 4"),
         (("--index", "index.json", "--tp", "2"), "--tp: has no effect with --index"),
         (("--pp", "2", "--micro-batches", "2", "--batch", "3"), "a multiple of the 2 micro-batches, got 3"),
         (("--pp", "3"), "which has 2 layers"),

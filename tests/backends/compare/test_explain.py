@@ -109,7 +109,7 @@ def test_the_cache_is_read_as_cache_and_written_in_place() -> None:
     ("pipeline", "name", "part"),
     [
         (llmir.pipeline_of(), "qkv_prj", "did you mean qkv_proj"),
-        (llmir.pipeline_of(), "", "there are embedding"),
+        (llmir.pipeline_of(), "", "list: embedding"),
         (llmir.pipeline_of(), "k_cache", "takes no time"),
         (llmir.pipeline_of(), "layer", "takes no time"),
         ("unroll", "q_proj", r"ambiguous: layer.0.q_proj, .*\(32 in all\)"),

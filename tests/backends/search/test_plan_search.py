@@ -315,7 +315,7 @@ def test_energy_is_that_of_boards_at_the_limit_of_their_power(plans: Plans) -> N
 def test_the_table_says_what_decides_and_of_what_a_limit_is() -> None:
     shown = run(*ASKED, "--max-ttft", "1s", "--max-tpot", "p50:20ms")
     assert shown.exit_code == 0
-    assert shown.output.splitlines()[0] == "cheapest plan: 1 × H100-SXM as one replica of tp 1, weights bf16"
+    assert shown.output.splitlines()[0] == "cheapest plan: 1 × H100-SXM as one replica of tp 1, bf16 weights"
     assert "TTFT p99 " in shown.output and "TPOT p50 " in " ".join(shown.output.split())
     assert max(map(len, shown.output.splitlines())) <= 80
     unpriced = run(*ASKED, "--hw", "h800", "--max-tpot", "20ms")

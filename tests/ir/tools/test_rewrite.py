@@ -173,7 +173,7 @@ def test_options_round_trip() -> None:
         ("fuse{", "the brace does not close"),
         ("shard{tp=2, tp=4}", "pass shard: option 'tp' is given twice"),
         ("fuse{deep=3}", "option 'deep' does not exist; it has none"),
-        ("fuse,,dce", "pass '' does not exist"),
+        ("fuse,,dce", "unknown pass ''"),
     ],
 )
 def test_bad_pipelines(pipeline: str, says: str) -> None:
@@ -185,7 +185,7 @@ def test_bad_pipelines(pipeline: str, says: str) -> None:
 def test_a_pass_that_does_not_exist_is_answered_by_those_that_do() -> None:
     with pytest.raises(PassError) as error:
         llmir.run(build(escapes=False), "fuse-atention")
-    says = f"pass 'fuse-atention' does not exist; there are {', '.join(PASSES)}; did you mean fuse-attention"
+    says = "unknown pass 'fuse-atention'; did you mean fuse-attention"
     assert str(error.value).startswith(says)
 
 
