@@ -204,7 +204,7 @@ def test_the_default_is_the_engines(run: Run) -> None:
         ([], ("all_gather_dispatch", "reduce_scatter_")),
         (["--engine", "sglang"], ("all_gather_dispatch", "reduce_scatter_")),
         (["--cost", "ideal"], ("all_to_all_dispatch", "all_to_all_combine")),
-        (["--dispatch", "ranks"], ("send_tokens_dispatch", "return_tokens_")),
+        (["--dispatch", "ranks"], ("send_tokens_", "return_tokens_")),
     ):
         ran = run(*model, *more)
         assert ran.code == 0, ran.err
