@@ -1,4 +1,4 @@
-"""Each registered name is found in a process that has imported only the module of its registry."""
+"""Names are found in a process that has imported only the module of their registry."""
 
 from __future__ import annotations
 
@@ -12,26 +12,30 @@ import pytest
 
 from tests.project.test_structure import SOURCES, module_of
 
-# Looks up each name in a forked process that has imported only the module of the registry.
+# Looks up the names of each module in a forked process that has imported only the module of the registry.
 LOOK_UP = """
 import importlib, json, os, sys
-module, variable, *names = sys.argv[1:]
+module, variable, *groups = sys.argv[1:]
 kind = getattr(importlib.import_module(module), variable)
 missing = []
-for name in names:
+for names in map(json.loads, groups):
     read, write = os.pipe()
     if not (child := os.fork()):
-        os.write(write, json.dumps(name in kind and kind[name] is not None).encode())
+        os.write(write, json.dumps([n for n in names if n not in kind or kind[n] is None]).encode())
         os._exit(0)
     os.close(write)
     with os.fdopen(read) as answer:
-        missing += [] if answer.read() == "true" else [name]
+        missing += json.loads(answer.read() or json.dumps(names))
     os.waitpid(child, 0)
 print(json.dumps(missing))
 """
 ALL = """
 import importlib, json, sys
-print(json.dumps(list(getattr(importlib.import_module(sys.argv[1]), sys.argv[2]))))
+kind = getattr(importlib.import_module(sys.argv[1]), sys.argv[2])
+groups = {}
+for name in kind:
+    groups.setdefault(kind._makers.get(name, (name,))[0], []).append(name)
+print(json.dumps(list(map(json.dumps, groups.values()))))
 """
 
 
@@ -56,6 +60,6 @@ def python(code: str, *arguments: str) -> list[str]:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="a process for each name needs os.fork")
 @pytest.mark.parametrize(("module", "variable"), registries())
 def test_every_name_is_found_in_a_fresh_process(module: str, variable: str) -> None:
-    names = python(ALL, module, variable)
-    assert names
-    assert python(LOOK_UP, module, variable, *names) == []
+    groups = python(ALL, module, variable)
+    assert groups
+    assert python(LOOK_UP, module, variable, *groups) == []
