@@ -62,7 +62,7 @@ def test_no_more_tokens_take_less_whichever_graph_holds_them(
 def test_a_cliff_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel of few tokens that takes one alone: the second costs what a prompt's kernel takes."""
     alone = staticmethod(lambda shape: (shape.new == 1) & (shape.cached > 0))
-    monkeypatch.setattr(DecodeAttention, "takes", alone)
+    monkeypatch.setattr(DecodeAttention, "supports", alone)
     found = jumps("h20", "sglang", "llama3.1-8b")
     assert "two tokens" in {jump.law for jump, _ in found.faults if jump.op == "attention flash_attention"}
     assert all(isinstance(jump, Jump) and jump.share > 0 for jump, _ in found.faults)
