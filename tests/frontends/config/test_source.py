@@ -134,7 +134,7 @@ def test_an_unknown_name_suggests_near_ones() -> None:
     with pytest.raises(ConfigError) as error:
         read("Qwen/Qwen3-23B")
     text = message(error)
-    assert "Qwen3-32B" in text and "`llmir models`" in text and "path" in text
+    assert "Qwen3-32B" in text and "llmir models" in text and "path" in text
 
 
 @given(st.text())
