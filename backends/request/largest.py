@@ -362,7 +362,7 @@ def _requests(
 def _answer(
     what: str, found: int, at: int, step: int, limits: tuple[CapacityLimit, ...], of: Workload | ClosedLoop
 ) -> CapacityAnswer:
-    """The answer with the times and rates of a batch, or of users."""
+    """The capacity answer, with the latencies and the output rate of a batch or of a closed loop."""
     rate = of.busy_output_tokens_per_s if isinstance(of, Workload) else of.output_tokens_per_s
     job = of if isinstance(of, Workload) else of.job
     used = operating_cost(job.device, job.program.devices, rate)

@@ -242,7 +242,7 @@ class StepTimes:
         return steps, spent
 
 
-# Steps with prompts as sums of tables
+# The times of steps with prompts, as sums of entries of tables
 
 KINDS = ("alone", "graph")  # launched one by one, and as a graph
 TABLE_BLOCKS = {B * T: 1024, B: 256}  # number of tokens and of sequences that are evaluated at once
