@@ -742,7 +742,7 @@ class ServingCost(NamedTuple):
 
 
 def server_usage(found: Simulation) -> Iterator[ServerUsage]:
-    """The servers of a simulation, of each kind."""
+    """The use of the devices of a simulation, for each kind of server (prefill and decode, or both)."""
     both = (found.prefill, found.decode) if isinstance(found, PoolSimulation) else (found,)
     for part in filter(None, both):
         each = part.job.program.devices

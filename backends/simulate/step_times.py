@@ -461,7 +461,7 @@ class ProgramEstimator:
     def micro_batch(
         self, decodes: float, sums: Sequence[Number], ranks: Sequence[Chunks]
     ) -> tuple[float, ...]:
-        """Seconds of one micro-batch, and of each of its pipeline stages; `ranks` has the chunks of each."""
+        """Seconds of one micro-batch, and of each pipeline stage; `ranks` has the chunks of each rank."""
         kept = sums[1:] if self._first else sums
         every: list[tuple[tuple[int, int, int], ...]] = []
         for chunks in ranks:
