@@ -27,7 +27,7 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
 def test_the_json_has_rows_refusals_and_groups(run: Run) -> None:
     found = json.loads(run("validate", "gemm.csv", "--format", "json").out)
     assert [r["row"] for r in found["rows"]] == [1, 2]
-    assert found["refused"][0]["reason"] == "unknown device 'x9'"
+    assert found["refused"][0]["reason"] == "unknown device 'x9' (list: llmir hw)"
     judged = next(g for g in found["groups"] if g["n"])
     assert {"kind", "device", "framework", "n", "mape", "median", "bias", "p90"} <= judged.keys()
     assert (judged["kind"], judged["device"], judged["framework"]) == ("gemm", "H100-SXM", "vllm-1")
@@ -48,7 +48,7 @@ def test_a_csv_has_every_row_and_the_statistics_are_still_shown(run: Run, tmp_pa
     rows = list(csv.DictReader((tmp_path / "rows.csv").open()))
     assert [r["row"] for r in rows] == ["1", "2", "3"]
     assert all(float(r["ideal_s"]) <= float(r["predicted_s"]) for r in rows[:2])
-    assert (rows[2]["predicted_s"], rows[2]["refused"]) == ("", "unknown device 'x9'")
+    assert (rows[2]["predicted_s"], rows[2]["refused"]) == ("", "unknown device 'x9' (list: llmir hw)")
     assert "| gemm" in run("validate", "gemm.csv", "--format", "md").out
 
 

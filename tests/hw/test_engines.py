@@ -56,7 +56,7 @@ def test_ranges_are_apart_and_named_after_their_first_version(name: str) -> None
 def test_a_version_is_its_range_or_the_nearest(asked: str, found: str, run: Run) -> None:
     assert str(library.engine(asked)) == found
     head = " ".join(run("analyze", "qwen3-0.6b", "--hw", "h100", "--engine", asked).out.split())
-    assert f"kernels, CPU time of {found}; ideal" in head
+    assert f"kernels, CPU time of {found} basis" in head
     program = llmir.load("qwen3-0.6b")
     job = llmir.workload(
         program, "h100", prompt=8, generate=2, estimation=llmir.Estimation(engine=asked)
@@ -72,7 +72,7 @@ def test_kernels_are_those_of_the_name(run: Run) -> None:
     ]
     assert steps[0].time_s == steps[1].time_s
     triton = run("analyze", "qwen3-0.6b", "--hw", "h100", "--engine", "sglang-triton@0.5").out
-    assert "calibrated, sglang-triton kernels, CPU time of sglang 0.5–0.5.16;" in " ".join(triton.split())
+    assert "calibrated, sglang-triton kernels, CPU time of sglang 0.5–0.5.16 basis" in " ".join(triton.split())
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_a_file_may_be_of_a_host_alone_or_extend_a_version(tmp_path: Path, run: 
     )
     path.write_text(f"extend: trtllm@0.9\nhost: {HOST}\n")
     head = " ".join(run("analyze", "qwen3-0.6b", "--hw", "h100", "--engine", str(path)).out.split())
-    assert "calibrated, trtllm kernels, CPU time of ours.yaml;" in head
+    assert "calibrated, trtllm kernels, CPU time of ours.yaml basis" in head
 
 
 def test_ranks_wait_for_the_last_in_each_collective(tmp_path: Path) -> None:

@@ -272,7 +272,7 @@ def test_a_batch_beyond_memory_runs_in_waves_and_the_bound_does_not(judge: Any) 
         ({"batch_or_concurrency": 0}, "batch_or_concurrency must be an integer"),
         ({"osl": ""}, "osl is empty"),
         ({"e2e_latency_ms": ""}, "nothing is measured"),
-        ({"tp": 3}, "axis"),
+        ({"tp": 3}, "cannot be split"),
         ({"model": "llama3-70b"}, "does not fit"),
     ],
 )

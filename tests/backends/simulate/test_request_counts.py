@@ -146,7 +146,7 @@ def test_an_engine_that_reserves_blocks_runs_exactly_so_many(model: str) -> None
     """TensorRT-LLM admits whom its pools hold to the end: the most that run at once are the count."""
     of, asked = program(model, "trtllm"), {"prompt": 3000, "generate": 600, "engine": "trtllm"}
     most = llmir.workload(of, MODELS[model], **records(llmir.workload, batch=1, **asked)).max_batch
-    at_once = records(llmir.simulate, closed=2 * most, requests=2 * most, **asked)
+    at_once = records(llmir.simulate, closed=2 * most, requests=2 * most, lengths="fixed", **asked)
     found = llmir.simulate(of, MODELS[model], **at_once)
     assert running(found.start_s, found.end_s) == most
     assert not found.preemptions.any()
