@@ -209,7 +209,7 @@ def largest_meeting(meets: Callable[[int], bool], cap: int) -> int:
 def _limits(
     measures: list[CapacityMeasure], cap: int, step: int, first: int
 ) -> tuple[int, tuple[CapacityLimit, ...]]:
-    """The largest `first` + n · `step`, n from 1 to `cap`, within the hard limits (else 0), and all limits."""
+    """The largest `first` + n · `step`, n from 1 to `cap`, within the hard limits, or 0; and all limits."""
 
     def number(n: int) -> int:
         return first + n * step if n else 0
