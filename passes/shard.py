@@ -136,10 +136,9 @@ class Shard(Pass):
             degree = getattr(self, name)
             if degree > 1 and not spread & set(after.mesh.atoms(name)):
                 axes = ", ".join(dict.fromkeys(a for n in nodes for a in n.op.axes)) or "none"
-                nothing = "no weight, cache or input has an axis to shard over it"
-                raise PassError(
-                    f"shard: {name}={degree}, but {nothing}; the axes of {after.name!r} are {axes}"
-                )
+                nothing = f"no weight, cache or input has an axis that {name} shards"
+                why = f"has no effect, because {nothing}"
+                raise PassError(f"shard: {name}={degree} {why}; the axes of {after.name!r} are {axes}")
         if self.sp and not any(type.tokens for node in nodes for type in node.results):
             raise PassError(f"shard: sp=1, but no tokens of {after.name!r} can be split between its ops")
 

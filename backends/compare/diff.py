@@ -575,7 +575,7 @@ class StepDiff(Result):
         return FigurePair(getattr(self.before, name), getattr(self.after, name))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the phase of the JSON; values cover all repeats."""
+        """Return this phase as JSON; an op of a repeated layer counts once per repetition."""
         return {
             **{name: self.total(name).to_dict() for name in (*FIGURES, *MEMORY)},
             "basis": self.basis.to_dict(),

@@ -54,7 +54,7 @@ class SizeStack(Atom):
         return [self._first[pair] for pair in self.sizes_of]
 
     def at(self, value: Any) -> Array:
-        """The value of each."""
+        """The sizes at the points of a `BindingStack`, in the order of `sizes_of` along a new first axis."""
         values = [value.each[which](size) for which, size in self._first]
         found = np.empty((len(values), *np.broadcast_shapes((1,) * len(value.shape), *map(np.shape, values))))
         for i, one in enumerate(values):

@@ -464,7 +464,7 @@ class CalibrationSource(NamedTuple):
     """The device of the calibration, itself (`own`) or a similar one; of one die if peaks are nearly equal.
 
     `usual` is the value of `key`, and `alike` the value for equal multiprocessors of the other device.
-    `others` is the device at other rates: on this die, and on another.
+    `others` are two copies of the device with lower rates: as if of the calibrated die, and of another die.
     """
 
     key: str

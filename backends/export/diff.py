@@ -158,7 +158,7 @@ def head_lines(diff: WorkloadDiff) -> list[tuple[str, str]]:
 
 
 def _load(w: Workload) -> str:
-    """The requests of a side, and the token budget of its steps if it applies."""
+    """The requests of a side, and the token budget of its steps if there is one."""
     sizes = [f"{name} {n:,}" for name, n in w.asked.items() if n and name != "chunk"]
     return ", ".join((*sizes, *filter(None, [wording.chunk_budget(w)])))
 

@@ -95,7 +95,7 @@ def hourly_sections(plans: Plans) -> list[str]:
 
 
 def hourly_misses(plans: Plans) -> list[str]:
-    """The limits that the hour misses, although the runs of the search met them."""
+    """The limits that the simulated hour misses, although the runs of the search met them."""
     try:
         found = plans.hour
     except InputError:

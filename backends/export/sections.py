@@ -115,7 +115,7 @@ def to_json(rows: Rows) -> str:
 
 @exporter("csv", ".csv", of=Rows)
 def to_csv(rows: Rows) -> str:
-    """A line for each."""
+    """A CSV table with one line per row."""
     return json.to_csv(rows.rows)
 
 

@@ -401,7 +401,7 @@ def requests_csv(found: Simulation) -> str:
 
 
 def _cancellations(found: Simulation) -> dict[str, Array]:
-    """The tokens and times after which clients leave before the end; masked if they stay."""
+    """The output tokens, or the time, at which the client of a request cancels; masked if it does not."""
     load = found.load
     columns: dict[str, Array] = {}
     if load.asked is not None:

@@ -225,7 +225,7 @@ def random_weight(name: str, type: Tensor) -> Array:
 
 
 def difference(a: Array, b: Array) -> float:
-    """The largest difference, over the largest value; infinite of arrays that do not compare."""
+    """The largest difference, divided by the largest finite magnitude of `a`; infinite for unequal shapes."""
     if a.shape != b.shape:
         return np.inf
     if not a.size:

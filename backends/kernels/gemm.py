@@ -171,7 +171,7 @@ class GemmKernel(Kernel):
 
     @classmethod
     def transfer_class(cls) -> type[Kernel]:
-        """The same law with smaller tiles in addition."""
+        """The kernel for other devices: this formula, with additional smaller tiles."""
         return SmallTileGemm
 
     def busy(self, device: Device, shape: GemmShape, xp: Namespace) -> Number:

@@ -129,7 +129,7 @@ class MoeKernel(Kernel):
     loss: ClassVar[str] = "cauchy"
 
     matrix: float = parameter(0.6, 0.02, 1, "", "share of the matrix peak that products reach")
-    fill: float = parameter(100, 1, 3000, "k", "elements of k, in whose time a tile starts and ends")
+    fill: float = parameter(100, 1, 3000, "k", "time to start and end a tile, in elements of k")
     bandwidth: float = parameter(0.9, 0.1, 1, "", "share of the memory bandwidth that weights reach")
     exposed: float = parameter(
         0.4, 0.01, 1, "", "share of the shorter of multiplying and reading that is not hidden"
@@ -141,7 +141,7 @@ class MoeKernel(Kernel):
     foreign: float = parameter(
         0.5, 0.001, 1, "", "cost of a row of another rank, relative to a row of this rank"
     )
-    strays: float = parameter(0.02, 0.001, 1, "", "share of these rows that is multiplied")
+    strays: float = parameter(0.02, 0.001, 1, "", "share of other ranks' rows that is multiplied")
     launch_us: float = parameter(4, 0.3, 25, "µs", "time of an empty kernel")
     fetch: float = parameter(40, 4, 300, "rows", "rows multiplied while the columns of a tile are loaded")
     alone: float = parameter(
@@ -173,7 +173,7 @@ class MoeKernel(Kernel):
         return reduce(xp.minimum, (xp.maximum(each / rows + LAST, 1) * took for rows, took in heights))
 
     def least(self, shape: GroupedShape, xp: Namespace) -> Number:
-        """The number of rows whose time one tile takes. The rows that choose its height determine it."""
+        """The time of one tile as a number of rows. Its height follows from the rows per expert."""
         each = (shape.rows + self.counted * shape.away) / shape.experts
         return overlap_time(xp, xp.minimum(xp.maximum(each, 1), HEIGHTS[-1]), self.fetch)
 

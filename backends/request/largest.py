@@ -209,7 +209,7 @@ def largest_meeting(meets: Callable[[int], bool], cap: int) -> int:
 def _limits(
     measures: list[CapacityMeasure], cap: int, step: int, first: int
 ) -> tuple[int, tuple[CapacityLimit, ...]]:
-    """The answer and the limits, for numbers `first` + n · `step` with n up to `cap`; 0 for none."""
+    """The largest `first` + n · `step`, n from 1 to `cap`, within the hard limits, or 0; and all limits."""
 
     def number(n: int) -> int:
         return first + n * step if n else 0
@@ -362,7 +362,7 @@ def _requests(
 def _answer(
     what: str, found: int, at: int, step: int, limits: tuple[CapacityLimit, ...], of: Workload | ClosedLoop
 ) -> CapacityAnswer:
-    """The answer with the times and rates of a batch, or of users."""
+    """The capacity answer, with the latencies and the output rate of a batch or of a closed loop."""
     rate = of.busy_output_tokens_per_s if isinstance(of, Workload) else of.output_tokens_per_s
     job = of if isinstance(of, Workload) else of.job
     used = operating_cost(job.device, job.program.devices, rate)

@@ -177,7 +177,7 @@ class PortableRequests:
         if program.patches or program.image_tokens:
             raise InputError(f"{program.name} reads images, and a page has tokens alone")
         if "prompt" in program.facts:
-            raise InputError(f"layers of {program.name} see fewer tokens of one prompt alone")
+            raise InputError(f"some layers of {program.name} process only some tokens of a prompt")
         self.program, self.model = program, place_on_nodes(program, model)
         self.cache_policy = policy(cache_policy).name
         self.drafts = DRAFTS if program.splits else 1
@@ -381,7 +381,7 @@ class PortableProgram:
         if not model.symbolic:
             raise InputError(f"cost: {model.name} is a model of numbers; code is made of llmir's own")
         if "prompt" in program.facts:
-            raise InputError(f"emit: layers of {program.name} see fewer tokens of one prompt alone")
+            raise InputError(f"emit: some layers of {program.name} process only some tokens of a prompt")
         self.program, self.model, self.cache_policy = program, model, policy(cache_policy).name
         self.phase = phase or ("encode" if program.patches else "")
         # A few new tokens after cached ones count as decode, as in the verification of drafts.

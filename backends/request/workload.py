@@ -396,7 +396,7 @@ class Workload(Record, Result, PageExport):
 
     @property
     def _whole(self) -> bool:
-        """Whether layers see fewer tokens of a prompt."""
+        """Whether some layers process only some tokens of a prompt."""
         return isinstance(self.program.facts.get("prompt"), int)
 
     def _step(self, new: Any, context: Any, batch: int | None = None) -> Report:

@@ -543,7 +543,7 @@ class Plans(Figures, Result, PageExport):
         }
 
     def _hour(self) -> dict[str, Any] | None:
-        """The hour as JSON, or the reason why the first plan has none."""
+        """The simulated hour as JSON, or the reason why the first plan has none."""
         try:
             return self.hour.to_dict() if self.hour else None
         except InputError as error:
@@ -564,8 +564,8 @@ class HourlyCost(Figures):
 
     `simulation` covers one replica with its share of the requests, or `replicas` replicas if the router
     considers loads; for pools, one unit of prefill and decode servers. `drawn` is the number of its requests.
-    It is a part of the hour if the hour has more than `MOST`, or than `MAX_REQUESTS_OF_SERVERS` for several
-    servers.
+    Only a part of the hour is simulated if it has more requests than `MOST`, or than
+    `MAX_REQUESTS_OF_SERVERS` for several servers.
     """
 
     candidate: Candidate
@@ -586,7 +586,7 @@ class HourlyCost(Figures):
 
     @property
     def part(self) -> float:
-        """The part of the hour that is simulated, from its begin."""
+        """The part of the hour that is simulated, from its beginning."""
         each = self.drawn / self.replicas
         comes = _comes(self.candidate)
         return 1.0 if each >= round(comes) else each / comes

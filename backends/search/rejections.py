@@ -49,7 +49,7 @@ GROWTH, GROWTHS = 1.4, 12  # growth factor of an insufficient estimate, and the 
 EQUAL = 1e-9  # relative difference of equal costs
 LEAST = 0.01  # smallest relative change of a limit
 MOST = 0.9  # share of the times: faster kernels alone cannot make such a plan win
-CLEAR = 1.2  # factor on the result of one seed, so that few runs decide
+CLEAR = 1.2  # factor by which the change found with one seed is enlarged: a clear result needs fewer runs
 MOST_OF_OP = 0.5  # share of an op's time; beyond it, the change applies to all times
 
 

@@ -69,7 +69,7 @@ class TrialSetting(NamedTuple):
 
 
 class Search:
-    """The search for replicas of structures that serve a traffic, on at most `most` devices if set.
+    """The search for replicas of structures that serve given traffic, on at most `most` devices if set.
 
     A structure is identified by its `number` among those that fit. `points` are its plans from the closed
     form, each with a chunk and a batch; `refused` contains the reasons of other structures by name.
@@ -518,7 +518,7 @@ def search(
     progress: Progress | None = None,
     devices: Sequence[Device] = (),
 ) -> Plans:
-    """Find plans of structures for a traffic; `refused` contains the reasons for impossible structures.
+    """Find plans of structures for given traffic; `refused` contains the reasons for impossible structures.
 
     `devices` are the requested devices; some may have no structure.
     """

@@ -164,7 +164,7 @@ class Structure(NamedTuple):
     def capacity(
         self, traffic: Traffic, chunk: int | None = None, batch: int | None = None
     ) -> StructureCapacity:
-        """The engine's capacity for requests of a traffic; InputError without caches."""
+        """The engine's capacity for requests of the traffic; InputError without caches."""
         return structure_capacity(self.job(*traffic.tokens, chunk, batch), self.drafts, self.chunked)
 
 

@@ -81,7 +81,8 @@ class Traffic(Record):
     A run has `requests` requests, or more if too few end before the server is full. The first and last tenth
     are excluded, because the server fills and empties. Requests longer than the `positions` of the model are
     refused. A share `prefix_hits` of each prompt is cached. A `router` distributes requests to servers of a
-    kind. Runs use up to `BUDGET` seeds from `seed` on; the hour of the first plan uses the next one.
+    kind. Runs use up to `BUDGET` seeds from `seed` on; the simulated hour of the first plan
+    uses the next seed.
 
     Plans assume times longer than estimated by the share `margin`. A share `headroom` of the stable rate of
     the servers stays unused.
@@ -184,7 +185,7 @@ class Traffic(Record):
 
     @cached_property
     def every(self) -> Load:
-        """All requests of the runs and the hour that are not refused: a plan must have memory for each."""
+        """The requests of all runs and the simulated hour that are not refused; each must fit in memory."""
         load, most = self._drawn, self.positions
         kept = load.prompt + load.generate <= (inf if most is None else most)
         return load if kept.all() else load.only(kept)

@@ -76,12 +76,12 @@ SATURATION = 3000  # lengths of requests that saturate a server, spread over all
 # Verdicts
 
 MEETS, MISSES, UNDECIDED = "meets", "misses", "undecided"
-ERROR = 0.01  # largest probability of a wrong verdict on a limit, over all looks together
-PARTS = 16  # parts of the error that looks spend
-FIRST_PARTS = 1  # parts of the error that the look at the fewest runs spends
-# The looks by the length of their runs, in multiples of the first runs: the number of runs at each look, and
-# the parts of the error that it spends.
-# All looks at one length, and the first look, spend the whole error. The last look has the whole budget.
+ERROR = 0.01  # largest probability of a wrong verdict on a limit, over all tests together
+PARTS = 16  # parts into which the error is divided among the tests
+FIRST_PARTS = 1  # parts of the error that the test after the fewest runs spends
+# The tests of the verdict, by the length of the runs in multiples of the first runs: after how many runs each
+# test is made, and how many parts of the error it spends. The tests of one length and the test of the first
+# runs spend the whole error together. The last test has the whole budget of seeds.
 LOOKS = {
     1: ((10, 2), (20, 3), (BUDGET, 10)),
     2: ((SEEDS, 1), (10, 3), (20, 11)),
@@ -110,9 +110,9 @@ class Trial(Record):
     the Royal Statistical Society B 51, 1989, 305). Requests of one run wait for one another, so runs with
     different seeds are the independent observations. At each of `LOOKS` Student's t bounds each limited
     statistic: a limit above the upper bound is met, one below the lower bound is missed. A look spends
-    `parts` of `ERROR`, and early looks spend the least, because short series of skewed values need it. By
+    `parts` of `ERROR`, and early tests spend the least, because short series of skewed values need it. By
     Bonferroni's inequality the probability that any look is wrong is at most the sum of the parts, for any
-    dependence between looks.
+    dependence between tests.
 
     A statistic is computed over all runs together, and its spread is that of the single runs around it
     (sectioning: Asmussen and Glynn, Stochastic Simulation, 2007, III.5a). The bias of a quantile is then that
@@ -250,9 +250,10 @@ def rate_verdict(largest: float | None, traffic: Traffic) -> str:
 def decide(
     run: Callable[[int, int], SeedRun], first: SeedRun, traffic: Traffic, requests: int, *, patient: bool
 ) -> Trial:
-    """Run the seeds of a traffic until a look gives a verdict, to the full budget if `patient`.
+    """Simulate seeds of the traffic until a test of the runs so far gives a verdict.
 
-    `run` simulates a seed with a number of requests. If the first runs do not decide a limit, it is close,
+    The first `SEEDS` seeds always run; more run only if `patient`, up to the largest number in `LOOKS`. `run`
+    simulates a seed with a number of requests. If the first runs do not decide a limit, it is close,
     and later runs are as long as their correlation requires.
     """
     seeds = traffic.seeds

@@ -39,7 +39,7 @@ class MeasurementMethod(NamedTuple):
       tokens.
     - `utilization`: The share of the memory that the engine uses.
     - `graphs`: The largest number of decodes in a CUDA graph.
-    - `receive`: Decode steps between two looks for new requests.
+    - `receive`: Decode steps from one check for new requests to the next.
     """
 
     rounds: int = 10

@@ -409,7 +409,7 @@ class Pools(Immutable):
         return np.asarray(self.channel.seconds(np.maximum(*each)))
 
     def halves(self, load: Load) -> tuple[Load, Load]:
-        """The load of prefill servers, one token per request; and that of decode servers, the rest."""
+        """The load of prefill servers (one output token per request), and of decode servers (the rest)."""
         read = replace(load, generate=np.ones_like(load.generate), asked=None, limit=None)
         rest = decode_load(load)
         return read, self.decode.drafting(rest)

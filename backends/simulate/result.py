@@ -86,10 +86,10 @@ def wait_growth(arrival_s: Array, queue_s: Array) -> float:
 def saturation_rate(prices: StepTimes, policy: Policy, capacity: Capacity, load: Load) -> float:
     """The requests per second that a server serves while some always wait: the largest stable rate.
 
-    This is the saturation rule (Baccelli and Foss 1995). `ENOUGH` requests of the load, or `TURNS` times the
-    number that runs at once, arrive together; requests repeat if the load has fewer. Completed work counts
-    from the end of the first fifth to the start of the last request. Each request counts with the part of its
-    service within this time, because equal requests end in waves.
+    This is the saturation rule (Baccelli and Foss 1995). All requests arrive together:
+    at least `ENOUGH`, and at least `TURNS` times as many as run at once. The requests of the load repeat if
+    there are fewer. Completed work counts from the end of the first fifth to the start of the last request.
+    Each request counts with the part of its service within this time, because equal requests end in waves.
     """
     sizes = int(load.prompt.mean()), int((load.prompt + load.generate).mean())
     count = max(ENOUGH, TURNS * capacity.requests(*sizes))
@@ -742,7 +742,7 @@ class ServingCost(NamedTuple):
 
 
 def server_usage(found: Simulation) -> Iterator[ServerUsage]:
-    """The servers of a simulation, of each kind."""
+    """The use of the devices of a simulation, for each kind of server (prefill and decode, or both)."""
     both = (found.prefill, found.decode) if isinstance(found, PoolSimulation) else (found,)
     for part in filter(None, both):
         each = part.job.program.devices

@@ -242,7 +242,7 @@ class StepTimes:
         return steps, spent
 
 
-# Steps with prompts as sums of tables
+# The times of steps with prompts, as sums of entries of tables
 
 KINDS = ("alone", "graph")  # launched one by one, and as a graph
 TABLE_BLOCKS = {B * T: 1024, B: 256}  # number of tokens and of sequences that are evaluated at once
@@ -461,7 +461,7 @@ class ProgramEstimator:
     def micro_batch(
         self, decodes: float, sums: Sequence[Number], ranks: Sequence[Chunks]
     ) -> tuple[float, ...]:
-        """Seconds of one micro-batch, and of each of its pipeline stages; `ranks` has the chunks of each."""
+        """Seconds of one micro-batch, and of each pipeline stage; `ranks` has the chunks of each rank."""
         kept = sums[1:] if self._first else sums
         every: list[tuple[tuple[int, int, int], ...]] = []
         for chunks in ranks:

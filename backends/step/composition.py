@@ -228,7 +228,7 @@ _parts = lru_cache(maxsize=1 << 12)(split_size)
 
 
 class KvSumBinding(UnevenBinding):
-    """A binding for decoding sequences, given by their number and their sums."""
+    """A binding for decoding sequences, given by their number and by sums over their caches."""
 
     keeps: KvSums
     means: tuple[Number, ...]
@@ -365,7 +365,7 @@ class TwoPartFunction:
 
     @cached_property
     def late(self) -> Run:
-        """The rest, a function of its inputs and of the first part's results."""
+        """The second part: a function of the remaining inputs and of the results of the first part."""
         return python.compiled(self._rest)
 
     @cached_property
@@ -614,7 +614,7 @@ def _summed(price: OpTime, of: StepEvaluator, graph: bool) -> tuple[Dim, ...] | 
 
 
 class DecodeFunction:
-    """Decode-only steps as one function of the number of sequences and their sums."""
+    """The times of decode-only steps: a function of the number of sequences and of sums over their caches."""
 
     def __init__(self, of: StepEvaluator, keeps: KvSums, graph: bool) -> None:
         tape, names = Tape(SCALARS), [f"s{i}" for i in range(len(keeps.functions))]

@@ -165,9 +165,10 @@ def _whole_prompts(program: Program, prompt: int, steps: Sequence[tuple[Number, 
     for _, new, context in steps:
         first = (np.asarray(new) == prompt) & (np.asarray(context) == 0)
         if not np.all(first | ((np.asarray(new) == 1) & (np.asarray(context) >= prompt))):
-            takes = f"new {prompt:,} and context 0, or new 1 after {prompt:,} tokens"
+            takes = f"expected new {prompt:,} and context 0, or new 1 after {prompt:,} tokens"
             got = f"got new {show_value(new)}, context {show_value(context)}"
-            raise InputError(f"new: layers of {program.name} see fewer tokens of a prompt: {takes}; {got}")
+            why = f"some layers of {program.name} process only some tokens of a prompt"
+            raise InputError(f"new: {why}: {takes}; {got}")
 
 
 def grid_shape(steps: Sequence[tuple[Number, Number, Number]]) -> tuple[int, ...]:
@@ -229,12 +230,12 @@ class Points(Immutable):
 
     @figure
     def new(self) -> Number:
-        """New tokens of each."""
+        """New tokens of each sequence."""
         return self.at.symbols["T"]
 
     @figure
     def context(self) -> Number:
-        """Cached tokens of each."""
+        """Cached tokens of each sequence."""
         return self.at.symbols["C"]
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from .record import TRUTHS, Function
 
 Array = np.ndarray[Any, np.dtype[Any]]
-BLOCK = 1 << 15  # points: a buffer has 256 KiB, so that caches store the dozen that a step needs
+BLOCK = 1 << 15  # points per buffer (256 KiB): the dozen buffers of a step fit into the caches of a CPU
 
 
 def text(function: Function, name: str = "run") -> str:

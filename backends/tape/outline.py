@@ -136,7 +136,7 @@ class _ChoiceBounds:
         return found
 
     def _bound_calls(self) -> None:
-        """Bound calls in rounds, grouping those with known operands."""
+        """Compute bounds of the calls, in rounds: each round takes the calls whose operands have bounds."""
         roots = {n: self._root(self.nodes[n].of) for n in self.outline.live if self._is_call(n)}
         open_ = [n for n, root in roots.items() if root != NONE]
         while open_:

@@ -37,7 +37,7 @@ TRUTHS = {"less", "less_equal", "equal", "not_equal", "logical_and", "logical_or
 IDEMPOTENT = {"minimum", "maximum", "logical_and", "logical_or"}
 
 
-# The effect of a function on numbers, by operators.
+# The Python operator that computes a function of numbers, by name of the function.
 OPERATORS: Mapping[str, Callable[..., Constant]] = {
     **{"add": operator.add, "subtract": operator.sub, "multiply": operator.mul, "divide": operator.truediv},
     **{"power": operator.pow, "floor_divide": operator.floordiv, "negative": operator.neg},

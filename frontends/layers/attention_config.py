@@ -166,8 +166,8 @@ def latent(
     """Read multi-head latent attention, with defaults of a class in the order of `_SIZES`.
 
     null means no latent for queries, and hidden / heads for the size of values. `head_dim` is the number of
-    rotary elements of a head or, with `whole`, of all elements, of which `partial_rotary_factor` is the
-    rotary share.
+    rotary elements of a head. With `whole`, it is the number of all elements of a query head, and
+    `partial_rotary_factor` is the share of them that is rotary.
     """
     heads, found = config.integer("num_attention_heads"), dict(zip(_LATENT_SIZES, defaults, strict=True))
     for key, default in found.items():

@@ -2,9 +2,9 @@
 
 Axes: `b` sequences, `t` new tokens, `h` hidden, `g` key/value heads, `r` query heads for each key/value head,
 `d` head size, `f` intermediate, `v` vocabulary, `e` experts; `G` and `R` are heads that are not split. Latent
-attention adds `q` latent of queries and `l` latent of keys and values. The elements of a head are `u` without
-position, `p` with position, `m` of values. `st` are streams of hidden states. `_AXES` lists all letters. Ops
-follow the order of transformers' eager code, so that live memory equals that of this code.
+attention adds `q` latent of queries and `l` latent of keys and values. The elements of its heads are `u`
+(without position), `p` (with position) and `m` (of values). `st` are streams of hidden states. `_AXES` lists
+all letters. Ops follow the order of transformers' eager code, so that live memory equals that of this code.
 
 `SideValues` are values that graphs pass on in addition to hidden states, such as keys that later layers read.
 """

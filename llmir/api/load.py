@@ -47,7 +47,7 @@ def load(model: object, logits: str | None = None, *, lenient: bool = False, dra
     path = os.fspath(model) if isinstance(model, str | os.PathLike) else None
     if isinstance(path, str) and is_ir(path):
         if logits is not None:
-            raise InputError(f"logits: {path} is IR, which fixes the positions of lm_head")
+            raise InputError(f"logits: {path} is IR, which already states for which tokens lm_head runs")
         if draft:
             raise InputError(f"draft: {path} is IR, which has already the phases that it has")
         return read_program(path)

@@ -323,7 +323,7 @@ class Estimation(Record):
     )
     receive_interval: int | None = _option(
         None,
-        "Decode steps between two looks for new requests (SGLang's --scheduler-recv-interval).",
+        "Decode steps from one check for new requests to the next (SGLang's --scheduler-recv-interval).",
         shown="the engine's",
         least=1,
     )
@@ -440,7 +440,8 @@ class Precision(Record):
     )
     plan: Plan | None = _option(
         None,
-        "YAML file of dtypes by module (or pattern with *): one for the weights, or one for each role.",
+        "YAML file that maps each module name, or pattern with *, to the dtype of its weights, or to a dtype "
+        "for each of weights, activations, kv and collectives.",
         metavar="FILE",
         flags=("--precision",),
         kind="plan",

@@ -1,4 +1,4 @@
-"""Plans for a traffic: the devices, their number, and the split of a model over them (`plan`)."""
+"""Plans for given traffic: the devices, their number, and the split of a model over them (`plan`)."""
 
 from __future__ import annotations
 

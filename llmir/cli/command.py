@@ -66,7 +66,8 @@ _MAX_WORK = click.option(
     metavar="TIME",
     expose_value=False,
     callback=_limit,
-    help="Refuse work with a longer estimated time, such as 2h, or more memory than 2 GB per 10 minutes.  "
+    help="Refuse work that is estimated to take longer than this, such as 2h, or to need more memory than "
+    "2 GB (proportionally more above 10 minutes).  "
     "[default: 10min]",
 )
 
@@ -179,7 +180,7 @@ class ClosedStream(io.TextIOBase):
 
     @property
     def buffer(self) -> ClosedStream:
-        """The stream for bytes, which is also closed."""
+        """The binary stream below a text stream: here, this closed stream itself."""
         return self
 
 

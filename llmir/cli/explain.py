@@ -40,7 +40,8 @@ def explain(ctx: click.Context, /, **given: Any) -> None:
 
     MODEL is a bundled name, a config.json or its folder, or an .ir file. OP is a name that `llmir analyze`
     shows, such as layer.qkv_proj or qkv_proj, or one of the rows engine_cpu, launch_gap, rank_skew and
-    bubble. The OP memory explains the device memory, with the items of the engine's log.
+    bubble. If OP is the word memory, the command explains the device memory, item by item as in the
+    engine's log.
 
     \b
     llmir explain llama3.1-8b qkv_proj --hw h100-sxm --batch 8

@@ -27,7 +27,7 @@ def read(model: str, logits: str | None = None, *, lenient: bool = False, draft:
     from llmir.api import load
 
     if logits and is_ir(model):
-        raise InputError(f"--logits: {model} is IR, which fixes the positions of lm_head")
+        raise InputError(f"--logits: {model} is IR, which already states for which tokens lm_head runs")
     return _stdin() if model == "-" else load.load(model, logits, lenient=lenient, draft=draft)
 
 

@@ -58,7 +58,7 @@ class TimeLimit(Count):
         return latency_limit(name, value)
 
 
-@command("plan", "Find the cheapest deployment for a traffic within limits.")
+@command("plan", "Find the cheapest deployment that serves given traffic within limits.")
 @options.model
 @options.take(Estimation, "hw", default="h100-sxm", metavar="DEVICE,…", help="Devices to compare.")
 @click.option("--gpus", type=Devices(), help="Largest number of devices.  [default: no limit]")

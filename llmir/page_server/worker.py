@@ -26,9 +26,8 @@ from .guard import RejectionError
 
 LONGEST = 20.0  # seconds per configuration
 LARGEST = 5_000_000  # number of bytes of a configuration, as for a page
-GROWTH = (
-    40 << 20
-)  # number of bytes above the memory after the first configuration from which a new process takes over
+# A new process replaces one whose memory has grown by this many bytes since its first configuration.
+GROWTH = 40 << 20
 MOST = 500  # configurations per process
 ADDRESS_SPACE = 8 << 30  # bytes
 _START = 60.0  # seconds for a process to start
@@ -61,7 +60,7 @@ def answer_setup(body: bytes) -> bytes:
 
 
 class Worker:
-    """Calls a function of bytes in a separate process, one call at a time."""
+    """Calls a function from bytes to bytes in a separate process, one call at a time."""
 
     def __init__(self, does: Callable[[bytes], bytes] = answer_setup, longest: float = LONGEST) -> None:
         self.does, self.longest = does, longest

@@ -72,7 +72,9 @@ def test_kernels_are_those_of_the_name(run: Run) -> None:
     ]
     assert steps[0].time_s == steps[1].time_s
     triton = run("analyze", "qwen3-0.6b", "--hw", "h100", "--engine", "sglang-triton@0.5").out
-    assert "calibrated, sglang-triton kernels, CPU time of sglang 0.5–0.5.16 basis" in " ".join(triton.split())
+    assert "calibrated, sglang-triton kernels, CPU time of sglang 0.5–0.5.16 basis" in " ".join(
+        triton.split()
+    )
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,11 @@ def product(block: str = "mlp", axes: str = "(embed, inner)") -> Program:
             "quantize{weights=fp8, plan=(mlp:(activations=keep))}",
             "nothing to keep 'mlp' from, since nothing is said of activations",
         ),
-        (product(), "shard{tp=2}", "tp=2, but no weight, cache or input has an axis to shard over it"),
+        (
+            product(),
+            "shard{tp=2}",
+            "tp=2 has no effect, because no weight, cache or input has an axis that tp shards",
+        ),
         (product(), "shard{dp=2}", "the axes of 'product' are rows, embed, inner"),
         (product(), "shard{ep=2, dp=2}", "ep is 2, but product has no experts"),
         (product(axes="(embed, mlp)"), "shard{sp=1}", "sp=1 splits tokens over the ranks of tp"),

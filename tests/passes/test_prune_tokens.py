@@ -1,4 +1,4 @@
-"""Layers that see fewer tokens of a prompt: what they compute, what they cost, what is refused."""
+"""Layers that process only some tokens of a prompt: what they compute, what they cost, what is refused."""
 
 from __future__ import annotations
 
@@ -218,7 +218,9 @@ STEPS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("step", STEPS)
 def test_a_pruned_prompt_is_read_whole(step: dict[str, Any]) -> None:
     program = pruned(llmir.load(TINY), "5, 4, 2")
-    with pytest.raises(InputError, match="fewer tokens of a prompt: new 5 and context 0, or new 1 after 5"):
+    with pytest.raises(
+        InputError, match="only some tokens of a prompt: expected new 5 and context 0, or new 1 after 5"
+    ):
         llmir.analyze(program, "a100", **records(llmir.analyze, **step))
     with pytest.raises(InputError, match="see fewer of 5 tokens, got 6"):
         llmir.workload(program, "a100", prompt=6)

@@ -169,7 +169,7 @@ class LayerSection:
 
     @property
     def times(self) -> int:
-        """How often a step runs it."""
+        """How often a step runs this layer."""
         return min(b.times for b in self.boxes)
 
     @property

@@ -98,7 +98,7 @@ class Functions(FunctionUses):
 
     @property
     def source(self) -> str:
-        """All functions, in a function that returns the added ones."""
+        """JavaScript of an outer function that defines all functions and returns those passed to `add`."""
         functions = [f"function {name}({source}" for source, name in self._names.items()]
         made = "".join(f"const {name} = {said};\n" for said, name in self._made.items())
         before = BEFORE.format(", ".join(self.told.values()), made)

@@ -176,7 +176,7 @@ def _op(row: Row, at: Instance, price: OpTime, mesh: Any) -> dict[str, Any]:
 
 
 def _limits(device: Device, row: Row) -> list[dict[str, Any]]:
-    """The rates that bound it, each with its source, except links, because the route determines them."""
+    """The rates that bound an op, each with its source; not links, because the route determines them."""
     return [
         {
             "bound": limit.bound,

@@ -113,7 +113,10 @@ def figures(t: Table, on: ChatSetup, pricing: CostModelChoice) -> dict[str, Arra
 
 
 def measurements(file: str, t: Table, names: Sequence[str], unit: str) -> dict[str, Array]:
-    """Measured seconds by metric; the first column of a figure counts. InputError without a unit."""
+    """Measured seconds by metric; the first column of a figure counts.
+
+    Raises `InputError` if a column states no unit, and `unit` is not given.
+    """
     found: dict[str, Array] = {}
     for column, metric, scale in timed(names, unit):
         if not scale:

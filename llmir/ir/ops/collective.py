@@ -99,7 +99,7 @@ def replaced(x: Tensor, dim: int, placement: Placement, partial: Placement) -> T
     if not 0 <= dim < len(x.shape):
         raise VerifyError(f"{x} has no dimension {dim}")
     if x.tokens and dim < 2:
-        raise VerifyError(f"{x}: its tokens are split within dimension {dim}, which cannot move before them")
+        raise VerifyError(f"{x}: dimension {dim} cannot be sharded in another way while its tokens are split")
     return x.laid((*x.placements[:dim], placement, *x.placements[dim + 1 :]), partial, x.tokens)
 
 

@@ -223,7 +223,7 @@ class SparseMixer(Op):
 
 @dataclass(frozen=True)
 class ExpertScale(Op):
-    """The weights of the chosen experts, each times the number of its expert (Gemma 4)."""
+    """The weights of the chosen experts, each multiplied by the learned scale of its expert (Gemma 4)."""
 
     opcode = "expert_scale"
     kind = "moe"

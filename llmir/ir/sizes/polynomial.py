@@ -202,7 +202,7 @@ def products(sizes: Iterable[Size]) -> set[Dim]:
 
 @lru_cache(maxsize=1 << 14)
 def symbols(size: Size) -> frozenset[str]:
-    """The names of its symbols.
+    """The names of the symbols of a size.
 
     >>> from llmir.ir.sizes.polynomial import ceildiv
     >>> sorted(symbols(3 * B * T + ceildiv(C, 8)))

@@ -472,7 +472,7 @@ class OpMethods:
     def expert_scale(
         self, weights: Value, chosen: Value, scales: Value, /, *, name: str = "", block: str | None = None
     ) -> Value:
-        """The weights of the chosen experts, each times the number of its expert (Gemma 4).
+        """The weights of the chosen experts, each multiplied by the learned scale of its expert (Gemma 4).
 
         `b t k, b t k, [e] -> b t k`
         """
