@@ -440,8 +440,8 @@ class Precision(Record):
     )
     plan: Plan | None = _option(
         None,
-        "YAML file that maps each module name, or pattern such as layers.*.down_proj, to the dtype of its weights, or to a dtype "
-        "for each of weights, activations, kv and collectives.",
+        "YAML file that maps each module name, or pattern such as layers.*.down_proj, to the dtype of its "
+        "weights, or to a dtype for each of weights, activations, kv and collectives.",
         metavar="FILE",
         flags=("--precision",),
         kind="plan",
