@@ -157,7 +157,7 @@ def test_the_band_is_of_what_it_is_known_of() -> None:
 
 def test_whose_kernels_and_whose_host(run: Run) -> None:
     assert (
-        "calibrated, vllm kernels, CPU time of hf-transformers 4;"
+        "calibrated, vllm kernels, CPU time of hf-transformers 4\n"
         in run("analyze", "llama3.1-8b", "--engine", "hf-transformers").out
     )
     shown = run("analyze", "llama3.1-8b", "--engine", "trtllm").out
