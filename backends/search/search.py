@@ -23,7 +23,7 @@ from llmir.backends.simulate.result import saturation_rate
 from llmir.backends.simulate.router import ROUTERS, Random
 from llmir.backends.simulate.step_times import StepTimes
 from llmir.base.budget import Pace
-from llmir.base.errors import LlmirError
+from llmir.base.errors import LlmirError, WorkError
 from llmir.hw.device import Device
 
 from .front import front, minimize
@@ -241,6 +241,8 @@ class Search:
                 continue
             try:
                 found = self._fewest_that_meet(number, guess, below)
+            except WorkError:
+                raise
             except LlmirError as error:  # a request of `traffic.every` does not fit
                 self.refused[self.structures[number].name] = Rejection(str(error))
                 continue

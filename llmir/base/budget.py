@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import NamedTuple
 
-from .errors import InputError
+from .errors import WorkError
 
 ANNOUNCED_S = 5.0  # longer work is announced
 PILOT_S = 0.5  # seconds after which the pace of equal pieces of work is known
@@ -43,7 +43,7 @@ def max_work(limit: Limit) -> Iterator[None]:
 
 
 def check_work(what: str, advice: str, *, seconds: float = 0.0, memory: float = 0.0) -> None:
-    """Announce long work on the logger `llmir`; raise InputError if it exceeds the limit.
+    """Announce long work on the logger `llmir`; raise WorkError if it exceeds the limit.
 
     Args:
         what: The work, such as "a simulation of 10,000,000 requests".
@@ -58,7 +58,7 @@ def check_work(what: str, advice: str, *, seconds: float = 0.0, memory: float = 
     elif memory > limit.bytes:
         needs = f"needs about {size(memory)} of memory, more than {size(limit.bytes)}"
     if needs:
-        raise InputError(f"{what} {needs}; {advice}, or raise --max-work")
+        raise WorkError(f"{what} {needs}; {advice}, or raise --max-work")
     if seconds > ANNOUNCED_S:
         logging.getLogger("llmir").info("%s takes about %s", what, duration(seconds))
 

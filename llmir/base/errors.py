@@ -41,6 +41,10 @@ class InputError(LlmirError):
     """A number or option outside its range."""
 
 
+class WorkError(InputError):
+    """Work that takes more time or memory than the limit."""
+
+
 class PluginError(LlmirError):
     """A plugin that cannot be loaded, or that defines an existing name; the message names it."""
 

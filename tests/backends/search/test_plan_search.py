@@ -17,7 +17,8 @@ import llmir
 from llmir.backends.search.front import front
 from llmir.backends.search.plan import Candidate, Plans
 from llmir.backends.search.traffic import LatencyLimit, latency_limit
-from llmir.base.errors import InputError
+from llmir.base.budget import Pace
+from llmir.base.errors import InputError, WorkError
 from llmir.cli.main import cli
 from tests.flat import records
 
@@ -445,3 +446,17 @@ def test_a_dearer_device_is_the_reason_where_fewer_of_them_cost_more() -> None:
         "costs 200% more ($6.00 instead of $2.00 per hour): each GPU costs $6.00 per hour instead of $2.00"
         in shown
     )
+
+
+def test_work_above_the_limit_is_an_error_and_no_reason_to_refuse_a_split(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def step(pace: Pace) -> None:
+        if pace.what == "a search for plans":
+            raise WorkError("a search for plans takes about 2 h")
+
+    monkeypatch.setattr(Pace, "step", step)
+    with pytest.raises(WorkError, match="a search for plans takes about 2 h"):
+        llmir.plan(
+            "llama3.2-1b", gpus=1, traffic=llmir.Traffic(rate=1, prompt=100, generate=10, requests=100)
+        )
