@@ -37,7 +37,7 @@ AXES: Mapping[str, tuple[Any, ...]] = {
     "batch": (1, 8, 64),
     "prompt": (1, 100, 3000),
 }
-QUICK, ALL = 12, 120
+QUICK, ALL = 12, 400
 PAGES = 5  # programs, of which one has a page: its functions take a second
 SUM, EQUAL = 1e-15, 1e-12  # relative to the step
 

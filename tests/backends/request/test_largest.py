@@ -61,7 +61,7 @@ def boundary(of: CapacityAnswer, ok: Callable[[int], bool], least: int = 1) -> N
 
 
 @pytest.mark.slow
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.sampled_from(MODELS),
     st.integers(1, 3000),

@@ -66,7 +66,7 @@ def test_a_device_without_a_price_changes_no_other_rank(every: Plans) -> None:
 
 @pytest.mark.slow
 def test_the_report_has_a_row_or_a_reason_of_each_device() -> None:
-    said = ("--rate", "4", "--prompt", "2000", "--generate", "100", "--requests", "100", "--gpus", "8")
+    said = ("--rate", "10", "--prompt", "2000", "--generate", "200", "--requests", "100", "--gpus", "16")
     asked = ("plan", "llama3.1-8b", "--hw", "h100-sxm,h20,rtx3090", *said, "--max-tpot", "30ms")
     shown = CliRunner().invoke(cli, asked)
     assert shown.exit_code == 0, shown.output

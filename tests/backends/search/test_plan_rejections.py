@@ -28,7 +28,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def planned(name: str) -> Plans:
-    asked = {"requests": 150, "gpus": 32, **CASES[name]}
+    asked = {"requests": 300, "gpus": 32, **CASES[name]}
     return llmir.plan(asked.pop("model"), asked.pop("hw", "h100-sxm"), **records(llmir.plan, **asked))
 
 
@@ -57,7 +57,7 @@ def test_a_longer_limit_applied_on_the_command_line_makes_the_plan_meet_it() -> 
     ]
     for candidate, why in limited:
         assert why.change is not None
-        asked = {"requests": 150, **CASES["missed"], f"max_{why.change.what}": why.change.needed * 1.001}
+        asked = {"requests": 300, **CASES["missed"], f"max_{why.change.what}": why.change.needed * 1.001}
         asked["gpus"] = candidate.devices
         again = llmir.plan(asked.pop("model"), "h100-sxm", **records(llmir.plan, **asked))
         assert candidate.structure.split in [each.structure.split for each in again.ranked]
