@@ -97,8 +97,8 @@ def test_it_goes_on_after_each_rush(engine: str, size: int, ahead: bool) -> None
     load = replace(load, arrival_s=np.concatenate([[0.0], np.cumsum(gaps)]))
     fills = policy(engine, engine in ("vllm", "sglang"), ahead=ahead)
     found, spans = both(fills, Capacity(3200 // size, size, 512, 64), load)
-    least = {"trtllm": 0, "sglang": 3}.get(engine, 10)  # SGLang admits fewer after its first preemptions
-    assert sum(found.course.preemptions) >= least
+    least = {"trtllm": -1, "sglang": 2}.get(engine, 10)  # SGLang admits fewer after its first preemptions
+    assert sum(found.course.preemptions) > least
     assert len(spans) >= 3
     assert sum(map(len, spans)) > 300
 
