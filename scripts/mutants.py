@@ -11,10 +11,12 @@ says which, and why).
 from __future__ import annotations
 
 import argparse
+import ast
 import gc
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -26,7 +28,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from inspect import CO_OPTIMIZED
 from itertools import islice
 from pathlib import Path
@@ -43,6 +45,8 @@ GOAL = 0.9
 MEMORY = 16 << 30  # bytes of addresses
 # Processor seconds: of one test and of all, while they are traced; of the tests of a mutant, untraced.
 LONGEST, ALL, ENOUGH = 5.0, 150.0, 20.0
+ENDLESS = "processor time"  # how a mutant is noticed that never ends
+ERROR = 99  # the exit code of a process that fails outside its tests
 TURN = 6  # tests of a file, before those of the next
 SCRIPTS = ("price.js",)  # of pages, which tests run in node
 LEFT_OUT = (
@@ -101,6 +105,8 @@ AREAS = (
 )
 
 
+_SIGNS = re.compile(r"[^a-z0-9]+")
+_CACHED = type(lru_cache(len))
 Changes = list[tuple[FunctionType, CodeType]]  # functions, and the code that they have in a mutant
 
 
@@ -150,11 +156,12 @@ class _Traced:
     """A plugin of pytest: traces which lines of mutants, and which files, each test runs.
 
     After that it tries each mutant that is within functions in a fork of this process, where the functions
-    have its code. What was computed before stays, so that only what a test notices there is certain.
+    have its code and cached functions forget their results. Other values computed before stay, so that only
+    what a test notices there is certain.
     """
 
     def __init__(self, folder: Path, chosen: Sequence[Mutant], into: Path) -> None:
-        self.folder, self.chosen, self.killed = folder, chosen, list[int]()
+        self.folder, self.chosen, self.killed = folder, chosen, list[tuple[int, str]]()
         self.forked = self.control = False
         lines: dict[str, set[int]] = defaultdict(set)
         for mutant in chosen:
@@ -232,8 +239,9 @@ class _Traced:
             if good and changes:
                 limit = 4 * sum(runs[test].seconds for test in good) + 10
                 work = partial(self._try, session, changes, [items[test] for test in good], limit)
-                if _status(started(work), 4 * limit):
-                    self.killed.append(i)
+                status = _status(started(work), 8 * limit)
+                if how := noticed(status):
+                    self.killed.append((i, how))
         self.into.write_text(json.dumps([self.wrong, self.found, self.killed]), encoding="utf-8")
 
     def _control(self, session: Any, items: list[Any]) -> set[str]:
@@ -252,6 +260,9 @@ class _Traced:
         resource.setrlimit(resource.RLIMIT_CPU, (int(limit), int(limit) + 1))
         for function, code in changes:
             function.__code__ = code
+        for each in gc.get_objects():
+            if isinstance(each, _CACHED):
+                each.cache_clear()
         for item, after in zip(items, [*items[1:], None], strict=True):
             session.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
         return 0
@@ -359,11 +370,18 @@ def _status(pid: int, seconds: float) -> int:
         time.sleep(0.005)
 
 
+def noticed(status: int) -> str:
+    """How tests noticed a mutant, by the status of their process; empty where they did not."""
+    if os.WIFSIGNALED(status):
+        return ENDLESS if os.WTERMSIG(status) == signal.SIGXCPU else ""
+    return "" if os.waitstatus_to_exitcode(status) in (0, 5, ERROR) else "a failure"
+
+
 def started(work: Callable[[], int]) -> int:
     """The id of a child that ends with what `work` gives."""
     pid = os.fork()
     if not pid:
-        code = 99
+        code = ERROR
         try:
             code = work()
         finally:
@@ -381,8 +399,10 @@ def copies(folder: Path, of: Path, count: int) -> list[Path]:
     return found
 
 
-def traced(area: Area, chosen: Sequence[Mutant], folder: Path) -> tuple[dict[str, Run], list[Mutant]]:
-    """The tests that pass on the code as it is, and what each runs; and the mutants that may survive."""
+def traced(
+    area: Area, chosen: Sequence[Mutant], folder: Path
+) -> tuple[dict[str, Run], dict[Mutant, str], list[Mutant]]:
+    """The tests that pass on the code as it is, and what each runs; the mutants they notice; the rest."""
     into = folder / "runs.json"
     plugin = _Traced(folder, chosen, into)
     pid = started(lambda: run_tests(folder, area.tests, [_Few(area.examples), plugin], None, False))
@@ -392,7 +412,8 @@ def traced(area: Area, chosen: Sequence[Mutant], folder: Path) -> tuple[dict[str
     wrong, found, killed = json.loads(into.read_text(encoding="utf-8"))
     if wrong:
         raise SystemExit(f"{area.name}: {' '.join(wrong[:5])} fail on the code as it is")
-    return runs_of(found), [mutant for i, mutant in enumerate(chosen) if i not in killed]
+    hows = {chosen[i]: how for i, how in killed}
+    return runs_of(found), hows, [mutant for mutant in chosen if mutant not in hows]
 
 
 def runs_of(found: Mapping[str, Any]) -> dict[str, Run]:
@@ -403,17 +424,37 @@ def runs_of(found: Mapping[str, Any]) -> dict[str, Run]:
     }
 
 
+def names_of(mutant: Mutant) -> set[str]:
+    """The name of the class that a line is in, and its names in text forms, as the ids of tests have them."""
+    if not mutant.file.endswith(".py"):
+        return set()
+    found: set[str] = set()
+    for node in ast.parse((mutant.root / mutant.file).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef) and node.lineno <= mutant.line <= (node.end_lineno or 0):
+            found.add(node.name)
+            for line in node.body:
+                match line:
+                    case (
+                        ast.Assign(targets=[ast.Name("opcode" | "name")], value=ast.Constant(str(name)))
+                        | ast.AnnAssign(target=ast.Name("opcode" | "name"), value=ast.Constant(str(name)))
+                    ):
+                        found.add(name)
+    return {f"_{_SIGNS.sub('_', name.lower())}_" for name in found}
+
+
 def tests_of(mutant: Mutant, runs: Mapping[str, Run]) -> list[str]:
     """The tests of a mutant, quick ones first, as many as `ENOUGH` seconds hold.
 
     Those are the tests that run one of its lines. A line that runs on import, and a script of pages, has
-    those that run something of the file, or of the area.
+    those that are named after its class, then those that run something of the file, or of the area.
     """
     own = {(mutant.file, mutant.line + i) for i in range(mutant.old.count("\n") + 1)}
     quick = sorted(runs, key=lambda test: runs[test].seconds)
     some = [test for test in quick if own & runs[test].lines]
     if not some:
-        some = [test for test in quick if mutant.file in runs[test].files]
+        named = names_of(mutant)
+        some = [test for test in quick if any(name in f"{_SIGNS.sub('_', test.lower())}_" for name in named)]
+        some = list(dict.fromkeys([*some, *(test for test in quick if mutant.file in runs[test].files)]))
     if not some and not mutant.file.endswith(".py"):
         some = [test for test in quick if "/page/" in test]
     found, seconds = [], 0.0
@@ -425,10 +466,10 @@ def tests_of(mutant: Mutant, runs: Mapping[str, Run]) -> list[str]:
     return found
 
 
-def survivors(
+def tried(
     area: Area, chosen: Sequence[Mutant], runs: Mapping[str, Run], folders: Sequence[Path]
-) -> Iterator[tuple[Mutant, str]]:
-    """Those that no test of the area notices, each with why; as many at once as there are copies."""
+) -> Iterator[tuple[Mutant, str, str]]:
+    """Each mutant, how tests noticed it (`noticed`), and which tests; as many at once as there are copies."""
     queue = list(reversed(chosen))
     free = list(folders)
     running: dict[int, tuple[Mutant, Path, float, int]] = {}
@@ -437,7 +478,7 @@ def survivors(
             mutant = queue.pop()
             tests = tests_of(mutant, runs)
             if not tests:
-                yield mutant, "no test runs it"
+                yield mutant, "", "no test runs it"
                 continue
             folder = free.pop()
             put(folder, mutant.file, mutant.source)
@@ -454,8 +495,7 @@ def survivors(
                 os.killpg(pid, signal.SIGKILL)  # what its tests have started
             put(folder, mutant.file, (ROOT / mutant.file).read_text(encoding="utf-8"))
             free.append(folder)
-            if status == 0 or os.waitstatus_to_exitcode(status) == 5:
-                yield mutant, f"{count} tests pass"
+            yield mutant, noticed(status), f"{count} tests pass"
             continue
         for pid, (_, _, end, _) in running.items():
             if time.monotonic() > end:  # asleep, and so beyond any limit of processor time
@@ -499,15 +539,20 @@ def judge(area: Area, number: int, seed: int, jobs: int, folder: Path) -> tuple[
     start = time.monotonic()
     chosen, every = judged(area, number, seed)
     (first,) = copies(folder, ROOT, 1)
-    runs, rest = traced(area, chosen, first)
+    runs, hows, rest = traced(area, chosen, first)
     folders = [first, *copies(folder, first, jobs - 1)]
     spent = sum(run.seconds for run in runs.values())
     print(f"{area.name:9} {len(runs):,} tests take {spent:.0f} s of processor time, traced", flush=True)
-    print(f"{area.name:9} {len(chosen) - len(rest)} of {len(chosen)} killed in forks", flush=True)
-    left = 0
-    for mutant, why in survivors(area, rest, runs, folders):
-        left += 1
-        print(f"survives, {why}: {mutant}", flush=True)
+    print(f"{area.name:9} {len(hows)} of {len(chosen)} killed in forks", flush=True)
+    for mutant, how, which in tried(area, rest, runs, folders):
+        if how:
+            hows[mutant] = how
+        else:
+            print(f"survives, {which}: {mutant}", flush=True)
+    for mutant, how in hows.items():
+        if how == ENDLESS:
+            print(f"killed at its limit of processor time: {mutant}", flush=True)
+    left = len(chosen) - len(hows)
     share = 1 - left / len(chosen) if chosen and runs else 0.0  # who tests nothing kills nothing
     took = f"{every:,} in all; {time.monotonic() - start:.0f} s"
     line = f"{area.name:9} {len(chosen) - left} of {len(chosen)} killed, {100 * share:.0f}% ({took})"

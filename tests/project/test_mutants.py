@@ -99,7 +99,7 @@ def test_only_functions_that_a_mutant_changes_are_changed_in_memory(
 def test_who_tests_nothing_fails(script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """An area without mutants, and one without tests."""
     monkeypatch.setattr(script, "copies", lambda *_: [tmp_path])
-    monkeypatch.setattr(script, "traced", lambda area, chosen, folder: ({}, list(chosen)))
+    monkeypatch.setattr(script, "traced", lambda area, chosen, folder: ({}, {}, list(chosen)))
     for files in ((), ("passes/route.py",)):
         share, line = script.judge(script.Area("none", files, ()), 3, 0, 1, tmp_path)
         assert share == 0
