@@ -56,7 +56,7 @@ def test_what_is_between_two_values_becomes_one_of_them(name: str) -> None:
 
 
 def test_normal_floats_are_quantiles_of_a_normal_distribution() -> None:
-    """`create_normal_map` of bitsandbytes: 8 positive and 7 negative quantiles, and 0, in units of the largest."""
+    """`create_normal_map` of bitsandbytes: 8 positive and 7 negative quantiles, and 0, of unit size."""
     quantile = np.vectorize(NormalDist().inv_cdf)
     high, low = (quantile(np.linspace(0.9677083, 0.5, n)[:-1]) for n in (9, 8))
     table = np.sort([*high, 0.0, *-low]) / high[0]
