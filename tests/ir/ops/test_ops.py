@@ -384,6 +384,12 @@ def test_every_op_says_what_it_is(opcode: str) -> None:
             3 * 6 * ((5 + 6) * 5 * 5 + 5 * 5),
         ),
         ("rope", {"size": 2}, ("bf16[B, T, 2, 3, 4]",), 6 * TOKENS * 12),
+        (  # the entries that end at or before each of the positions 7 to 11, and a window and a sink
+            "compressed_attention",
+            {"mask": "window(3)", "stride": 4},
+            ("bf16[B, T, 2, 3, 8]", "bf16[B, 7, 8]", "fp32[2, 3]", "bf16[B, 3, 8]"),
+            5 * 3 * 6 * ((2 + 2 + 2 + 2 + 3) + 5 * (3 + 1)),
+        ),
     ],
 )
 def test_vector_flops_follow_from_what_is_there(
