@@ -352,6 +352,7 @@ def test_values_have_the_shapes_of_their_types(opcode: str) -> None:
     local = [Tensor(_sizes(x), x.dtype) for x in results]
     found = op.evaluate(values, local, ExecutionPlace(cached=7, new=5))
     assert [x.shape for x in found] == [x.shape for x in local]
+    assert not any(np.isnan(x).any() for x in found)
     for result, operand in op.aliases.items():
         one, other = results[result], operands[operand]
         assert one.dtype == other.dtype
@@ -448,6 +449,19 @@ def test_each_copy_of_an_expert_has_its_turn() -> None:
     for expert, copies in enumerate(([0, 4, 8], [1, 5, 9], [2, 6], [3, 7])):
         found = _value("pick_replica", np.full((1, 6, 1), expert), experts=4, places=10)
         assert sorted(found.ravel()) == sorted(copies * (6 // len(copies)))
+
+
+def test_a_block_has_the_largest_score_of_its_keys() -> None:
+    """Of those that a query sees; blocks of one key have the score itself, and blocks of none are refused."""
+    rng = np.random.default_rng(5)
+    q, k = rng.normal(size=(1, 5, 2, 4)), rng.normal(size=(1, 5, 4))
+    scores = np.einsum("btgy,bcy->bgtc", q, k)
+    scores[:, :, *np.triu_indices(5, 1)] = -np.inf
+    assert np.allclose(_value("block_scores", q, k, length=1), scores)
+    blocks = np.stack([scores[..., i : i + 2].max(-1) for i in (0, 2, 4)], axis=-1)
+    assert np.allclose(_value("block_scores", q, k, length=2), blocks)
+    with pytest.raises(VerifyError, match="expected keys from 1 up, got 0"):
+        _value("block_scores", q, k, length=0)
 
 
 @pytest.mark.parametrize(("layer", "layers"), [(0, 2), (1, 2), (3, 5)])
