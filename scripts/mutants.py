@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import builtins
 import gc
 import json
 import os
@@ -29,10 +30,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from importlib.machinery import SourceFileLoader
 from inspect import CO_OPTIMIZED
 from itertools import islice
 from pathlib import Path
-from types import CodeType, FrameType, FunctionType
+from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 import pytest
@@ -43,8 +45,8 @@ ROOT = Path(__file__).resolve().parents[1]
 EQUIVALENT = ROOT / "scripts" / "equivalent.yaml"
 GOAL = 0.9
 MEMORY = 16 << 30  # bytes of addresses
-# Processor seconds: of one test and of all, while they are traced; of the tests of a mutant, untraced.
-LONGEST, ALL, ENOUGH = 5.0, 150.0, 20.0
+# Processor seconds, at most: of one test and of all, the first time; of the tests of a mutant.
+LONGEST, ALL, ENOUGH = 3.0, 75.0, 10.0
 ENDLESS = "processor time"  # how a mutant is noticed that never ends
 ERROR = 99  # the exit code of a process that fails outside its tests
 TURN = 6  # tests of a file, before those of the next
@@ -153,8 +155,9 @@ class _TooLongError(BaseException):
 
 
 class _Traced:
-    """A plugin of pytest: traces which lines of mutants, and which files, each test runs.
+    """A plugin of pytest: which lines of mutants, and which files, each test runs.
 
+    Modules with mutants are compiled with a call (`_mark`) before each statement of these lines.
     After that it tries each mutant that is within functions in a fork of this process, where the functions
     have its code and cached functions forget their results. Other values computed before stay, so that only
     what a test notices there is certain.
@@ -175,8 +178,19 @@ class _Traced:
         self.wrong: list[str] = []
         self._end = time.process_time() + ALL
         self._hit: set[tuple[str, int]] = set()
-        self._files: set[str] = set()
-        self._known: dict[CodeType, frozenset[int]] = {}
+
+    def compile_with_marks(self) -> None:
+        """Of all modules that this process imports from now on."""
+        plain = SourceFileLoader.get_code
+
+        def get_code(loader: SourceFileLoader, name: str) -> CodeType | None:
+            if (path := loader.get_filename(name)) not in self.lines:
+                return plain(loader, name)
+            tree = _Marks(*self.lines[path]).visit(ast.parse(loader.get_data(path)))
+            return compile(ast.fix_missing_locations(tree), path, "exec", dont_inherit=True)
+
+        SourceFileLoader.get_code = get_code  # type: ignore[method-assign, assignment]
+        vars(builtins)[_Marks.name] = lambda file, line: self._hit.add((file, line))
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         """Those that are not marked as slow go first, some of each file in turn."""
@@ -191,13 +205,11 @@ class _Traced:
         """Before the fixtures of a test."""
         if self.forked:
             return
-        self._hit, self._files, self._fails = set(), set(), False
+        self._hit, self._fails = set(), False
         self._start = time.process_time()
         left = self._end - self._start
         signal.signal(signal.SIGPROF, self._stop)
         signal.setitimer(signal.ITIMER_PROF, max(min(LONGEST, left), 0.01))
-        threading.settrace(self._call)
-        sys.settrace(self._call)
 
     @staticmethod
     def _stop(number: int, frame: object) -> None:
@@ -218,12 +230,11 @@ class _Traced:
         """After them."""
         if self.forked:
             return
-        sys.settrace(None)
-        threading.settrace(None)  # type: ignore[arg-type]
         signal.setitimer(signal.ITIMER_PROF, 0)
         seconds = time.process_time() - self._start
         if not self._fails:
-            self.found[nodeid] = seconds, sorted(self._hit), sorted(self._files)
+            lines = sorted(x for x in self._hit if x[1])
+            self.found[nodeid] = seconds, lines, sorted({file for file, _ in self._hit})
 
     # Before pytest removes its folders.
     @pytest.hookimpl(tryfirst=True)
@@ -267,24 +278,50 @@ class _Traced:
             session.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
         return 0
 
-    def _call(self, frame: FrameType, event: str, argument: object) -> Any:
-        code = frame.f_code
-        if (some := self._known.get(code)) is None:
-            file, lines = self.lines.get(code.co_filename, ("", frozenset()))
-            last = max((line for _, _, line in code.co_lines() if line), default=0)
-            some = frozenset(line for line in lines if code.co_firstlineno <= line <= last)
-            self._known[code] = some
-        if code.co_filename in self.lines:
-            file = self.lines[code.co_filename][0]
-            self._files.add(file)
-            if some and not all((file, line) in self._hit for line in some):
-                return self._line
-        return None
 
-    def _line(self, frame: FrameType, event: str, argument: object) -> Any:
-        if event == "line" and frame.f_lineno in self._known[frame.f_code]:
-            self._hit.add((self.lines[frame.f_code.co_filename][0], frame.f_lineno))
-        return self._line
+class _Marks(ast.NodeTransformer):
+    """Puts a call of `name` in front of the statements of functions on some lines of a file.
+
+    Its arguments are the file and the line; at the start of each function, the line is 0.
+    """
+
+    name = "_a_line_of_a_mutant_runs"
+
+    def __init__(self, file: str, lines: frozenset[int]) -> None:
+        self.file, self.lines, self.inside = file, lines, False
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        """A function, and those in it."""
+        before, self.inside = self.inside, True
+        self.generic_visit(node)
+        self.inside = before
+        place = ast.get_docstring(node, clean=False) is not None
+        node.body.insert(place, self._mark(0, node.body[-1]))
+        return node
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        """The statements in it."""
+        super().generic_visit(node)
+        if self.inside:
+            for name in ("body", "orelse", "finalbody"):
+                if isinstance(below := getattr(node, name, None), list):
+                    setattr(node, name, [x for each in below for x in (*self._marks(each), each)])
+        return node
+
+    def _marks(self, node: ast.stmt) -> list[ast.stmt]:
+        """Of a statement without those in it."""
+        inside = [x.lineno for x in ast.walk(node) if isinstance(x, ast.stmt) and x is not node]
+        last = max(min(inside) - 1, node.lineno) if inside else node.end_lineno or node.lineno
+        match node:
+            case ast.Global() | ast.Nonlocal() | ast.Expr(ast.Constant()):  # the last is a docstring
+                return []
+        return [self._mark(line, node) for line in range(node.lineno, last + 1) if line in self.lines]
+
+    def _mark(self, line: int, at: ast.stmt) -> ast.stmt:
+        (call,) = ast.parse(f"{self.name}({self.file!r}, {line})").body
+        for node in ast.walk(call):
+            ast.copy_location(node, at)
+        return call
 
 
 def changed_functions(mutant: Mutant, folder: Path) -> Changes:
@@ -335,6 +372,9 @@ def run_tests(
     threading.Thread(target=_follow, args=(parent,), daemon=True).start()
     sys.path[:] = [str(folder), *(path for path in sys.path if Path(path).resolve() != ROOT)]
     os.environ["PYTHONPATH"] = str(folder)
+    for plugin in plugins:
+        if isinstance(plugin, _Traced):
+            plugin.compile_with_marks()
     if seconds:
         sys.dont_write_bytecode = True
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
@@ -542,7 +582,7 @@ def judge(area: Area, number: int, seed: int, jobs: int, folder: Path) -> tuple[
     runs, hows, rest = traced(area, chosen, first)
     folders = [first, *copies(folder, first, jobs - 1)]
     spent = sum(run.seconds for run in runs.values())
-    print(f"{area.name:9} {len(runs):,} tests take {spent:.0f} s of processor time, traced", flush=True)
+    print(f"{area.name:9} {len(runs):,} tests take {spent:.0f} s of processor time", flush=True)
     print(f"{area.name:9} {len(hows)} of {len(chosen)} killed in forks", flush=True)
     for mutant, how, which in tried(area, rest, runs, folders):
         if how:
