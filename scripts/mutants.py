@@ -465,12 +465,17 @@ def runs_of(found: Mapping[str, Any]) -> dict[str, Run]:
 
 
 def names_of(mutant: Mutant) -> set[str]:
-    """The name of the class that a line is in, and its names in text forms, as the ids of tests have them."""
+    """The class or constant that a line is in, and its names in text forms, as the ids of tests have them."""
     if not mutant.file.endswith(".py"):
         return set()
     found: set[str] = set()
     for node in ast.parse((mutant.root / mutant.file).read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.ClassDef) and node.lineno <= mutant.line <= (node.end_lineno or 0):
+        if not node.lineno <= mutant.line <= (node.end_lineno or 0):
+            continue
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {target.id.strip("_") for target in targets if isinstance(target, ast.Name)}
+        if isinstance(node, ast.ClassDef):
             found.add(node.name)
             for line in node.body:
                 match line:
@@ -486,7 +491,8 @@ def tests_of(mutant: Mutant, runs: Mapping[str, Run]) -> list[str]:
     """The tests of a mutant, quick ones first, as many as `ENOUGH` seconds hold.
 
     Those are the tests that run one of its lines. A line that runs on import, and a script of pages, has
-    those that are named after its class, then those that run something of the file, or of the area.
+    those that are named after its class or constant, then those that run something of the file, then those
+    whose file imports it; or those of the area.
     """
     own = {(mutant.file, mutant.line + i) for i in range(mutant.old.count("\n") + 1)}
     quick = sorted(runs, key=lambda test: runs[test].seconds)
@@ -494,7 +500,13 @@ def tests_of(mutant: Mutant, runs: Mapping[str, Run]) -> list[str]:
     if not some:
         named = names_of(mutant)
         some = [test for test in quick if any(name in f"{_SIGNS.sub('_', test.lower())}_" for name in named)]
-        some = list(dict.fromkeys([*some, *(test for test in quick if mutant.file in runs[test].files)]))
+        module = mutant.file.removesuffix(".py").removeprefix("llmir/").replace("/", ".")
+        sources = {test: test.partition("::")[0] for test in quick}
+        texts = {x: mutant.root / x for x in {*sources.values()} if (mutant.root / x).is_file()}
+        imports = {x for x, path in texts.items() if f"llmir.{module} import" in path.read_text("utf-8")}
+        some += [test for test in quick if mutant.file in runs[test].files]
+        some += [test for test in quick if sources[test] in imports]
+        some = list(dict.fromkeys(some))
     if not some and not mutant.file.endswith(".py"):
         some = [test for test in quick if "/page/" in test]
     found, seconds = [], 0.0
