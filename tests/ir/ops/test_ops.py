@@ -444,6 +444,12 @@ def test_the_best_continuations_are_those_of_log_probabilities() -> None:
     assert np.allclose(spread, np.log(np.exp(logits).sum(-1, keepdims=True)))
 
 
+def test_half_a_row_is_joined_with_the_first_half_of_another() -> None:
+    rows = np.arange(16.0).reshape(1, 2, 8)
+    joined = np.concatenate([-rows[..., :4], rows[..., :4]], axis=-1)
+    assert np.array_equal(_value("join_half", rows, -rows[..., :4]), joined)
+
+
 def test_each_copy_of_an_expert_has_its_turn() -> None:
     """10 places of 4 experts: three copies of the first two, two of the others."""
     for expert, copies in enumerate(([0, 4, 8], [1, 5, 9], [2, 6], [3, 7])):
