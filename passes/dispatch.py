@@ -41,8 +41,8 @@ class DispatchBy(Pass):
         walk: type[_Walk] = _Ranks if self.by == "ranks" else _Gather
         walks = {name: walk(graph) for name, graph in program.graphs.items()}
         if not any(each.layers for each in walks.values()):
-            rule = "that takes ep, and dp or sp, by which ranks have tokens of their own"
-            raise PassError(f"dispatch: by={self.by}, but {program.name!r} sends no rows to experts; {rule}")
+            rule = "it requires ep, and dp or sp, so that ranks have different tokens"
+            raise PassError(f"dispatch: by {self.by}: {program.name!r} sends no rows to experts; {rule}")
         if self.by == "rows":
             return program
         return program.replace(graphs={name: each.run() for name, each in walks.items()})

@@ -33,7 +33,7 @@ class PadVocab(Pass):
             {n for graph in program.graphs.values() for n in map(_rows, graph.sources) if n % self.to}
         )
         if not odd and self != PadVocab():
-            raise PassError(f"pad-vocab: to={self.to} pads no vocabulary of {program.name}")
+            raise PassError(f"pad-vocab: to {self.to}: {program.name} has no vocabulary to pad")
         if not odd:
             return program
         graphs = {name: self._graph(graph) for name, graph in program.graphs.items()}

@@ -142,12 +142,10 @@ def _whole_heads(program: Program, tp: int) -> Iterator[tuple[str, int]]:
 
 def _check(program: Program, degrees: Parallelism, found: ShardingPlan) -> None:
     if degrees.ep > 1 and not any("expert" in source.op.axes for source in _sources(program)):
-        raise PassError(f"shard: ep is {degrees.ep}, but {program.name} has no experts")
+        raise PassError(f"shard: ep {degrees.ep}: {program.name} has no experts")
     ranks = degrees.dp * degrees.tp
     if ranks % degrees.ep:
-        raise PassError(
-            f"shard: ep {degrees.ep} does not divide the {ranks} ranks of dp·tp; {_allowed(ranks)}"
-        )
+        raise PassError(f"shard: ep {degrees.ep}: does not divide dp × tp = {ranks}; {_allowed(ranks)}")
     for axis, heads in _whole_heads(program, degrees.tp):
         raise PassError(_refused(axis, heads, "tp", degrees.tp, program, degrees))
     for source in _shapes(program):
@@ -191,9 +189,9 @@ def _refused(axis: str, size: int, name: str, split: int, program: Program, degr
     if name == "ep":
         ranks = degrees.dp * degrees.tp
         fit = ", ".join(str(d) for d in range(1, size + 1) if ranks % d == 0)
-        return f"{head}; allowed are {fit}"
+        return f"{head}; allowed: {fit}"
     works = ", ".join(str(n) for n in range(1, 129) if divides(program, n))
-    return f"{head}; allowed are {works}"
+    return f"{head}; allowed: {works}"
 
 
 def divides(program: Program, tp: int) -> bool:
@@ -205,4 +203,4 @@ def divides(program: Program, tp: int) -> bool:
 
 
 def _allowed(n: int) -> str:
-    return f"allowed are {', '.join(str(d) for d in range(1, n + 1) if n % d == 0)}"
+    return f"allowed: {', '.join(str(d) for d in range(1, n + 1) if n % d == 0)}"

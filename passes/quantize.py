@@ -58,8 +58,8 @@ class Quantize(Pass):
         narrow = weights and activations and weights.low and activations.low
         if weights and activations and narrow and not formats.multiplies(activations, weights):
             both = f"weights {self.weights} with activations {self.activations}"
-            rule = "activations are of the weights' kind and at least as wide, or left out"
-            raise PassError(f"quantize: there is no arithmetic for {both}; {rule}")
+            rule = "activations must be of the same kind as the weights and at least as wide, or left out"
+            raise PassError(f"quantize: no kernel multiplies {both}; {rule}")
 
     def _asked(self, what: str) -> DType | None:
         """The requested format of a role, if any."""
@@ -93,29 +93,28 @@ class Quantize(Pass):
     def _check(self, program: Program, step: _Step) -> None:
         """Raise PassError if a requested role has no modules."""
         if self.weights and not step.able["weights"]:
-            narrow = (
-                f"narrow ones are those of products outside {', '.join(sorted(formats.UNQUANTIZED_BLOCKS))}"
-            )
-            nothing = f"no weight of program {program.name!r} can take it"
-            raise PassError(f"quantize: weights={self.weights}, but {nothing}; {narrow}, or named in a plan")
+            blocks = ", ".join(sorted(formats.UNQUANTIZED_BLOCKS))
+            kept = f"weights of {blocks} stay as they are, unless a plan names them"
+            nothing = f"no weight of program {program.name!r} can have this dtype"
+            raise PassError(f"quantize: weights {self.weights}: {nothing}; {kept}")
         activations = self._asked("activations")
         if activations and activations.low and not step.quantized:
             raise PassError(
-                f"quantize: activations={self.activations} needs weights of its kind, at most as wide; "
-                "set weights=…"
+                f"quantize: activations {self.activations}: requires weights of the same kind, at most as "
+                "wide; set weights, too"
             )
         if self.kv and not step.able["kv"]:
-            raise PassError(f"quantize: kv={self.kv}, but program {program.name!r} has no cache")
+            raise PassError(f"quantize: kv {self.kv}: program {program.name!r} has no cache")
         if self.collectives and not step.collectives:
             raise PassError(
-                f"quantize: collectives={self.collectives}, but no collective joins ranks in program "
+                f"quantize: collectives {self.collectives}: no collective joins ranks in program "
                 f"{program.name!r}; shard it first: --tp, or shard{{tp=…}} in a pipeline"
             )
         if self.collectives and not step.able["collectives"]:
             others = ", ".join(sorted(formats.UNQUANTIZED_COLLECTIVES))
-            kept = f"narrow ones leave {others} unless a plan names them"
-            nothing = f"no collective of program {program.name!r} can take it"
-            raise PassError(f"quantize: collectives={self.collectives}, but {nothing}; {kept}")
+            kept = f"{others} stay as they are, unless a plan names them"
+            nothing = f"no collective of program {program.name!r} can have this dtype"
+            raise PassError(f"quantize: collectives {self.collectives}: {nothing}; {kept}")
 
 
 class _Step:

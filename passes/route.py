@@ -34,8 +34,8 @@ class Route(Pass):
         nodes = [n for graph in program.graphs.values() for n in graph.nodes]
         grouped = [n.op for n in nodes if n.op.routing and n.op.matrices]
         if not grouped and (self.skew or self.routing):
-            said = f"routing={self.routing}" if self.routing else f"skew={self.skew:g}"
-            raise PassError(f"route: {said}, but program {program.name!r} routes no tokens to experts")
+            said = f"routing {self.routing}" if self.routing else f"skew {self.skew:g}"
+            raise PassError(f"route: {said}: program {program.name!r} routes no tokens to experts")
         if all(op.routing == _instead(op.routing, by) for op in grouped):
             return program
         notes = tuple(n for n in program.notes if not n.startswith(_NOTE))
@@ -52,7 +52,9 @@ class Route(Pass):
                 if by.alone:
                     raise PassError(f"route: {by} describes the tokens of one rank, not all tokens")
                 if by.instead(CHANCE) != CHANCE:
-                    raise PassError(f"route: {by} says where experts lie; shard{{redundant=…}} copies them")
+                    raise PassError(
+                        f"route: {by} states the places of experts; shard{{redundant=…}} copies experts"
+                    )
                 return by
             return Zipf(self.skew) if self.skew else CHANCE
         except VerifyError as error:

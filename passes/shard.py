@@ -43,11 +43,13 @@ def add_replicas(program: Program, redundant: int, ep: int) -> Program:
     graphs = program.graphs.values()
     counts = {_count(node) for graph in graphs for node in graph.sources} - {0}
     if not counts:
-        raise PassError(f"shard: redundant is {redundant}, but {program.name} has no experts")
+        raise PassError(f"shard: redundant {redundant}: {program.name} has no experts")
     if any(node.op.routing.startswith(Replicas.word) for graph in graphs for node in graph.nodes):
-        raise PassError(f"shard: redundant is {redundant}, but {program.name} has copies of experts already")
+        raise PassError(f"shard: redundant {redundant}: {program.name} has copies of experts already")
     if ep == 1:
-        raise PassError(f"shard: redundant is {redundant}, and copies lie on other ranks; it requires ep")
+        raise PassError(
+            f"shard: redundant {redundant}: requires ep, because copies of experts lie on other ranks"
+        )
     for count in counts:
         if (count + redundant) % ep or redundant > count * (ep - 1):
             first, *more = range(-count % ep or ep, count * (ep - 1) + 1, ep)
@@ -116,7 +118,9 @@ class Shard(Pass):
             return program
         now = program.parallelism
         if self.sp and self.tp * now.tp == 1:
-            raise PassError("shard: sp=1 splits tokens over the ranks of tp, and there is one; say tp too")
+            raise PassError(
+                "shard: sp 1: tokens are split over the ranks of tp, and there is only one; set tp, too"
+            )
         tp, dp, ep = self.tp * now.tp, self.dp * now.dp, self.ep * now.ep
         if self.redundant:
             program = add_replicas(program, self.redundant, ep)
@@ -138,9 +142,9 @@ class Shard(Pass):
                 axes = ", ".join(dict.fromkeys(a for n in nodes for a in n.op.axes)) or "none"
                 nothing = f"no weight, cache or input has an axis that {name} shards"
                 why = f"has no effect, because {nothing}"
-                raise PassError(f"shard: {name}={degree} {why}; the axes of {after.name!r} are {axes}")
+                raise PassError(f"shard: {name} {degree}: {why}; the axes of {after.name!r} are {axes}")
         if self.sp and not any(type.tokens for node in nodes for type in node.results):
-            raise PassError(f"shard: sp=1, but no tokens of {after.name!r} can be split between its ops")
+            raise PassError(f"shard: sp 1: {after.name!r} has no tokens that can be split between its ops")
 
 
 class _ShardContext(NamedTuple):

@@ -206,39 +206,41 @@ WHOLE = {
     None: "physical memory",
     "physical": "physical memory",
     "static": "physical memory less overhead",
-    "free": "what all else leaves, and that",
+    "free": "the memory that all other terms leave, plus those terms",
 }
-RANKS = "contexts, buffers of collectives"
+RANKS = "CUDA context, collective buffers"
 
 
 @table.table_of(of=MemoryBreakdown)
 def shown(of: MemoryBreakdown) -> RenderableType:
-    """One line per term, in GB as in other reports and in GiB as in the logs of engines."""
+    """The tokens that fit, and then one line per term: GB as in other reports, GiB as in engine logs."""
     from rich.padding import Padding
     from rich.text import Text
 
     by = f" with {of.engine}" if of.engine else ""
-    title = Text(wording.plain(f"memory of one rank: {of.model} on {of.device}{by}"), style="bold")
+    title = Text(wording.plain(f"Memory of one GPU: {of.model} on {of.device}{by}"), style="bold")
     rows = table.columns(["", "GB", "GiB", ""], ["GB", "GiB"], [""])
     for row in memory_lines(of):
         table.add(rows, row, styles=["bold"])
-    return table.stack(title, "", Padding(rows, (0, 0, 0, 2), expand=False))
+    tokens = "any number of tokens" if of.kv_tokens is None else f"{of.kv_tokens:,} tokens"
+    answer = f"The KV cache holds {tokens}: {requests(of)}."
+    return table.stack(title, Text(answer), "", Padding(rows, (0, 0, 0, 2), expand=False))
 
 
 def memory_lines(of: MemoryBreakdown) -> list[tuple[str, ...]]:
     """Each term: its name, GB, GiB, and its origin. Usable memory is the sum of the terms below it."""
     reserve = f", less {units.bytes(of.reserve_bytes)}" if of.reserve_bytes else ""
-    nominal = "nominal; the driver's value is not known"
+    nominal = "nominal; the physical size is not known"
     if of.physical_bytes != of.nominal_bytes:
-        nominal = f"physical; the datasheet says {_gib(of.nominal_bytes)} GiB"
+        nominal = f"the datasheet says {_gib(of.nominal_bytes)} GiB"
     aside = " (outside the usable memory)" if of.rule == "static" else ""
     graphs = f", {_gib(of.graph_bytes)} GiB for CUDA graphs" if of.graph_bytes else ""
     tokens = "any number of tokens" if of.kv_tokens is None else f"{of.kv_tokens:,} tokens"
     limits = ""
     if of.max_num_seqs is not None:
-        limits = f"; a step takes {of.max_batched_tokens:,} tokens, of {of.max_num_seqs:,} sequences at most"
+        limits = f"; a step has at most {of.max_batched_tokens:,} tokens and {of.max_num_seqs:,} sequences"
     return [
-        ("memory", *_both(of.physical_bytes), nominal),
+        ("physical", *_both(of.physical_bytes), nominal),
         ("usable", *_both(of.usable_bytes), f"{100 * of.share:.4g}% of {WHOLE[of.rule]}{reserve}"),
         ("weights", *_both(of.weight_bytes), ""),
         ("activations", *_both(of.activation_bytes), of.fullest + aside),
@@ -254,7 +256,7 @@ def _concurrency(of: MemoryBreakdown) -> str:
     """The value in vLLM's log."""
     assert of.max_concurrency is not None, "an engine logs it"
     fewer = of.max_concurrency < 0.99 * of.max_requests
-    counted = ", which counts windows with all tokens in flight" if fewer else ""
+    counted = ", which also counts the tokens of a step in each window" if fewer else ""
     return f"maximum concurrency {of.max_concurrency:,.2f}x in the log of {of.engine}{counted}"
 
 
@@ -268,7 +270,11 @@ def _rest(of: MemoryBreakdown) -> str:
     """The memory for caches, or the missing memory."""
     held = of.weight_bytes + (of.activation_bytes + of.overhead_bytes if of.rule != "static" else 0)
     missing = held - of.usable_bytes
-    return "the rest" if missing < 0 else f"nothing is left, {_gib(missing)} GiB are missing"
+    return (
+        "the rest of the usable memory"
+        if missing < 0
+        else f"nothing is left, {_gib(missing)} GiB are missing"
+    )
 
 
 def _unlike(of: MemoryBreakdown) -> str:

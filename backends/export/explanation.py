@@ -1,6 +1,6 @@
 """Explanation, conservation and sensitivity reports as text for a terminal.
 
-`render_explanation` prints an op in the order of its derivation, `render_conservation` the sums over ranks
+`render_explanation` prints the time of an op and its derivation, `render_conservation` the sums over ranks
 and the replicated terms, and `render_sensitivity` one line per resource with its savings.
 """
 
@@ -28,8 +28,7 @@ _LONG = re.compile(r"\d+\.\d{3,}(e[+-]?\d+)?|\d+e[+-]?\d+|\d{6,}\.\d+")  # const
 
 @table.table_of(of=Explanation)
 def render_explanation(e: Explanation) -> RenderableType:
-    """The whole explanation, in the order of derivation."""
-    phase = e.phase
+    """The time and its share of the step, and then the derivation."""
 
     def title(text: str) -> RenderableType:
         return table.stack("", _text(text, "bold"))
@@ -38,14 +37,16 @@ def render_explanation(e: Explanation) -> RenderableType:
         return _overhead(e)
     where = ", ".join(f"{name} = {value:,}" for name, value in e.binding.items())
     parts: list[RenderableType] = [
-        _text(f"{e.name} of {e.model} on {e.device}, {phase}", "bold"),
+        _text(f"{e.name} of {e.model} on {e.device}, {e.phase}", "bold"),
+        *_total(e),
+        "",
         _text(", ".join(part for part in (e.kind, e.block, e.layers) if part)),
         title("IR"),
         *(_indented(_text(part), 4 if i else 2) for i, part in enumerate(_broken(e.ir))),
         title("Equation"),
         _text(f"  {e.equation}"),
         _indented(table.pairs([(a.name, a.role, *_sized(a.expression, a.size)) for a in e.axes])),
-        title(f"One execution, with {where}  (B sequences, T new tokens each, C cached)"),
+        title(f"One call, with {where}  (B sequences, T new tokens each, C cached)"),
         _indented(_amount_table(e)),
     ]
     counted = [a.expression for a in (*e.reads, *e.writes, *e.sends, *e.results)]
@@ -54,13 +55,16 @@ def render_explanation(e: Explanation) -> RenderableType:
     largest = "Time is the largest of" if e.cost_model == "ideal" else "The roofline is the largest of"
     parts += [title(largest), _indented(_limits(e))]
     if e.kernel:
-        kernel = f"that of a measured kernel, {e.kernel.family} of {e.kernel.engine}"
+        kernel = f"the model of the kernel {e.kernel.family} of {e.kernel.engine}"
         bound = e.basis.kind == "roofline"
-        parts += [title(f"Time is no less than {kernel}, in one node" if bound else f"Time is {kernel}")]
+        parts += [title(f"A lower bound is {kernel}, in one node" if bound else f"The time is from {kernel}")]
         parts += [_indented(_kernel(e, e.kernel))]
     if e.routes:
-        parts += [title("Ways to send it, from small to large payloads"), _indented(_routes(e))]
-    return table.stack(*parts, *_total(e, phase))
+        parts += [
+            title("Ways to send it; the first suits small payloads, the last large ones"),
+            _indented(_routes(e)),
+        ]
+    return table.stack(*parts)
 
 
 def _overhead(e: Explanation) -> RenderableType:
@@ -70,9 +74,9 @@ def _overhead(e: Explanation) -> RenderableType:
     rows.append((name, f"{last} less {first}", f"= {units.time(e.time_s)}"))
     return table.stack(
         _text(f"{e.name} of {e.model} on {e.device}, {e.phase}", "bold"),
+        *_total(e),
         "",
         _indented(table.pairs(rows)),
-        *_total(e, e.phase),
     )
 
 
@@ -137,13 +141,16 @@ def _kernel(e: Explanation, kernel: KernelExplanation) -> RenderableType:
     )
     scope = f"fitted to {kernel.rows:,} calls on {kernel.device} ({kernel.origin})"
     off = f"{100 * kernel.error:.1f}% mean error on held-out shapes"
-    more = f" and {100 * kernel.strange:.0f}% more on such as this" * bool(kernel.strange)
-    lines = [f"of {given}", scope, f"{off}{more}; {e.basis}"]
+    more = f", and {100 * kernel.strange:.0f}% more for a shape like this one" * bool(kernel.strange)
+    lines = [scope, f"{off}{more}; {e.basis}", f"arguments: {given}"]
     rows = [(p.name, f"{p.value:g} {p.unit}".strip(), p.meaning) for p in kernel.parameters]
     sums = [(x.name, f"= {_LONG.sub(_short, x.formula)}", f"= {x.value:.4g}") for x in kernel.lines]
     shown = [*map(_text, lines), table.pairs(rows)]
     if sums:
-        shown += [_text("which computes there, in seconds and bytes:"), table.pairs(sums, prose=(1,))]
+        shown += [
+            _text("its formula with these values, in seconds and bytes; the last line is the time:"),
+            table.pairs(sums, prose=(1,)),
+        ]
     if e.time_s < kernel.alone_s:
         alone = f"The kernel alone takes {units.time(kernel.alone_s)}."
         hides = f"{100 * kernel.hidden:.3g}% of its {units.time(kernel.launch_s)} launch"
@@ -167,12 +174,12 @@ def _routes(e: Explanation) -> RenderableType:
     )
 
 
-def _total(e: Explanation, phase: str) -> list[str]:
+def _total(e: Explanation) -> list[str]:
     once = units.time(e.time_s)
     total = f"{once} × {e.repeat} = {units.time(e.total_time_s)}" if e.repeat > 1 else once
     stages = f" on {e.stages} stages" if e.stages > 1 else ""
-    step = f"{units.time(e.step_time_s)} of {'the step' if phase == 'step' else phase}{stages}"
-    return ["", f"Total {total}, {units.percent(e.share)} of the {step}"]
+    step = f"{units.time(e.step_time_s)} of {'the step' if e.phase == 'step' else e.phase}{stages}"
+    return [f"Total {total}, {units.percent(e.share)} of the {step}"]
 
 
 # Conservation

@@ -44,6 +44,10 @@ REASONS = 3  # number of reasons for rejected rows
 MOST_AXES = 3
 _FIGURES = ("step", "±", "tokens/s", "peak", "fits", "bound")
 _SPENT = {"cost_usd_per_mtok": "$/Mtok", "energy_j_per_token": "J/tok ≤"}
+_SPENT_NOTES = {
+    "cost_usd_per_mtok": "price of a million tokens of such steps; set prices with --price",
+    "energy_j_per_token": wording.AT_MOST,
+}
 
 
 @exporter("csv", ".csv", of=Sweep)
@@ -97,23 +101,28 @@ def shown(sweep: Sweep) -> RenderableType:
     for row, cell in zip(rows, cells, strict=True):
         at = (*(str(row[n] or "–") for n in names), *(f"{row[n]:,}" for n in points))
         table.add(columns, (*at, *(cell[name] for name in figures)))
-    alike = [("all", ", ".join(f"{name} {cells[0][name]}" for name in equal))] if equal else []
+    alike = [("results", ", ".join(f"{name} {cells[0][name]}" for name in equal))] if equal else []
     more = len(sweep) - min(len(sweep), SHOWN)
     words = [f"{more:,} more of {len(sweep):,} rows; -o FILE has all"] if more else []
     refused = Counter[str]()
     for part in sweep.parts:
         if part.refusals:
             refused[str(part.why)] += part.refusals
-    words += [f"{n:,} refused: {why}" for why, n in refused.most_common(REASONS)]
+    words += [
+        f"{n:,} of the rows refused: {why.removeprefix('shard: ')}" for why, n in refused.most_common(REASONS)
+    ]
     words += [f"{len(refused) - REASONS:,} more reasons; -o FILE has all"] if len(refused) > REASONS else []
-    head = table.pairs(
-        [*_head(sweep), *alike, *([("energy", wording.AT_MOST)] if "energy_j_per_token" in spent else [])]
-    )
-    return table.stack(Text(wording.plain(sweep.model), style="bold"), head, "", columns, "", *words)
+    head = [Text(wording.plain(sweep.model), style="bold"), table.pairs([*_fixed(sweep), *alike])]
+    notes = [*_basis(sweep)]
+    if rows:
+        notes += [("step", "time of one step, ± the mean error of its kernels on held-out shapes")]
+        notes += [("peak", "memory of the fullest GPU during the step; bound: the largest part of the time")]
+    notes += [(title, _SPENT_NOTES[name]) for name, title in spent.items()]
+    return table.stack(*head, "", columns, "", *words, *([""] if words else []), table.pairs(notes))
 
 
-def _head(sweep: Sweep) -> Iterator[tuple[str, str]]:
-    """The values that all rows share, and the cost model."""
+def _fixed(sweep: Sweep) -> Iterator[tuple[str, str]]:
+    """The values that all rows share."""
     fixed = {name: values[0] for name, values in sweep.axes.items() if len(values) == 1}
     said = {name: value for name, value in fixed.items() if value is not None}
     if said:
@@ -121,7 +130,11 @@ def _head(sweep: Sweep) -> Iterator[tuple[str, str]]:
             f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}"
             for name, value in said.items()
         )
-        yield "each", ", ".join(at)
+        yield "all rows", ", ".join(at)
+
+
+def _basis(sweep: Sweep) -> Iterator[tuple[str, str]]:
+    """The dtypes and the cost models of the rows."""
     if not {"weights", "activations", "kv", "collectives"}.isdisjoint(sweep.axes):
         for i, types in enumerate(sweep.precisions):
             yield "" if i else "precision", types

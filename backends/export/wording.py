@@ -31,7 +31,7 @@ from . import units
 
 # Cost in dollars and energy
 
-AT_MOST = "at most, as if boards drew the limit of their power all the time"
+AT_MOST = "an upper bound: all GPUs at their power limit all the time"
 
 
 def usd(x: float | None) -> str:

@@ -205,7 +205,7 @@ def traffic(traffic: Traffic) -> Load:
     traffic = _traffic(traffic)
     rate, closed, trace = traffic.rate, traffic.closed, traffic.trace
     if sum(way is not None for way in (rate, closed, trace)) != 1:
-        raise InputError("simulate: requires one of rate, closed and trace")
+        raise InputError("simulate: requires one of rate, closed or trace")
     think_s, turns = traffic.think_s, traffic.turns
     if turns is None and think_s is not None:
         raise InputError(f"think_s: {think_s:g}; it requires turns")

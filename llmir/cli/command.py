@@ -12,14 +12,15 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
 import click
+from click.core import ParameterSource
 
-from llmir.base.errors import InputError, LlmirError
+from llmir.base.errors import InputError, LlmirError, PassError
 from llmir.base.processes import TERMINATED, Terminated
 from llmir.base.registry import Kind, blame, load_plugin
 
@@ -80,8 +81,14 @@ class Command(click.Command):
         try:
             check_outputs(ctx.params, self.params)
             return super().invoke(ctx)
-        except InputError as error:
-            error.args = (as_options(str(error), self.params), *error.args[1:])
+        except (InputError, PassError) as error:
+            typed = {
+                name for name in ctx.params if ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE
+            }
+            message = of_command(str(error), self.params, typed)
+            if isinstance(error, InputError) or message != str(error):
+                message = as_options(message, self.params)
+            error.args = (message, *error.args[1:])
             raise
 
 
@@ -116,6 +123,34 @@ def _files(value: object) -> Iterator[str]:
                 yield from (os.path.join(path, name) for name in FOLDER_INPUTS)
 
 
+# Options of passes whose command-line option has another name.
+PASS_OPTIONS = {
+    ("shard", "redundant"): "redundant_experts",
+    ("dispatch", "by"): "dispatch",
+    ("prune-tokens", "layers"): "layer_tokens",
+}
+
+
+def of_command(message: str, params: Iterable[click.Parameter], typed: Container[str]) -> str:
+    """Replace a pass or an API function at the start of a message by what the user typed.
+
+    `shard: tp 3: …` becomes `--tp 3: …` if the user typed --tp, and `simulate: requires …` becomes
+    `serve-sim requires …`. An error of a pass that the user wrote in a pipeline stays.
+    """
+    message = re.sub(r"^simulate: (?=requires )", "serve-sim ", message)
+    found = re.match(r"((?:.* refused: )?)([a-z-]+): ([a-z]+)(?: |(?=:))", message)
+    if not found:
+        return message
+    name = PASS_OPTIONS.get((found[2], found[3]), found[3])
+    options = {str(p.name): max(p.opts, key=len) for p in params if isinstance(p, click.Option)}
+    if name not in typed or name not in options:
+        return message
+    rest = message[found.end() :]
+    flag = any(p.name == name and p.is_flag for p in params if isinstance(p, click.Option))
+    rest = rest.removeprefix("1") if flag else rest
+    return f"{found[1]}{options[name]}{'' if rest.startswith(':') else ' '}{rest}"
+
+
 def as_options(message: str, params: Iterable[click.Parameter]) -> str:
     """Rewrite a message of the API for the command line: `think_s: …, requires turns` names --think and
     --turns.
@@ -133,7 +168,7 @@ def as_options(message: str, params: Iterable[click.Parameter]) -> str:
         return message
     places = (
         rf"^({names})(?=: )",
-        rf"(?<=\b(?:say|use) )({names})(?= (?:too|instead)\b)",
+        *(rf"(?<=\b{verb} )({names})(?=,? (?:too|instead)\b)" for verb in ("say", "set", "use")),
         rf"(?<=\brequires )({names})(?=$|[,;]| and )",
         rf"(?<=\bleave out )({names})\b",
         rf"(?<=\bleave )({names})(?= out\b)",
@@ -141,7 +176,7 @@ def as_options(message: str, params: Iterable[click.Parameter]) -> str:
     )
     for place in places:
         message = re.sub(place, lambda found: known[found[1]], message)
-    several = rf"(?<=\bone of )(?:{names})(?:(?:, | and )(?:{names}))+\b"
+    several = rf"(?<=\bone of )(?:{names})(?:(?:, | and | or )(?:{names}))+\b"
     return re.sub(several, lambda found: re.sub(rf"\b({names})\b", lambda n: known[n[1]], found[0]), message)
 
 

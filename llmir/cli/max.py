@@ -87,5 +87,5 @@ def largest(**given: Any) -> int:
     output.note(*found.notes)
     late = misses(found)
     for message in late:
-        line("violated", message)
+        line("limit not met", message)
     return 1 if late else 0

@@ -218,7 +218,7 @@ def plan(**given: Any) -> int:
     output.note(*found.notes)
     if found.best is None:
         for message in plan_text.misses(found):
-            line("violated", message)
+            line("limit not met", message)
         return 1
     return 0
 

@@ -67,7 +67,7 @@ BAD: list[tuple[str, tuple[str, ...], int, str]] = [
         2,
         "--pipeline",
     ),
-    ("degree that does not divide", ("analyze", "tiny.json", "--tp", "64"), 2, "allowed are"),
+    ("degree that does not divide", ("analyze", "tiny.json", "--tp", "64"), 2, "--tp 64: "),
     ("tokens over one rank", ("analyze", "tiny.json", "--sp"), 2, "split over tensor-parallel ranks"),
     ("nothing sent", ("diff", "tiny.json", "--collectives", "fp8"), 2, "no collective joins ranks"),
     ("degree of nothing", ("opt", "tiny.json", "--tp", "0"), 2, "from 1 to 1,048,576, got 0"),
@@ -215,7 +215,7 @@ def test_an_error_names_a_pipeline_that_the_user_wrote_and_no_other(
 ) -> None:
     ran = run(command, "deepseek-v3", *options.split())
     assert ran.code == 2
-    assert re.match(r"error: (shard|route|dispatch|stages): ", ran.err)
+    assert ran.err.startswith(f"error: {options.split(maxsplit=1)[0]}")
     assert "in pass" not in ran.err
     written = {"analyze": ["--pipeline", "dce"], "diff": ["--before", "dce"]}[command]
     assert "[in pass " in run(command, "deepseek-v3", *options.split(), *written).err

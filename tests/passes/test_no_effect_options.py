@@ -28,24 +28,24 @@ def product(block: str = "mlp", axes: str = "(embed, inner)") -> Program:
 @pytest.mark.parametrize(
     ("program", "step", "says"),
     [
-        (product("lm_head"), "quantize{weights=mxfp4}", "weights=mxfp4, but no weight of program 'product'"),
+        (product("lm_head"), "quantize{weights=mxfp4}", "weights mxfp4: no weight of program 'product'"),
         (
             product("router"),
             "quantize{weights=fp8}",
-            "outside compressor, embedding, lm_head, norm, router",
+            "weights of compressor, embedding, lm_head, norm, router stay",
         ),
-        (product("lm_head"), "quantize{weights=mxfp4, activations=mxfp4}", "weights=mxfp4, but no weight"),
+        (product("lm_head"), "quantize{weights=mxfp4, activations=mxfp4}", "weights mxfp4: no weight"),
         (
             product(),
             "quantize{activations=fp8}",
-            "activations=fp8 needs weights of its kind, at most as wide",
+            "activations fp8: requires weights of the same kind, at most as wide",
         ),
-        (product(), "quantize{kv=fp8}", "kv=fp8, but program 'product' has no cache"),
-        (product(), "quantize{collectives=fp8}", "collectives=fp8, but no collective joins ranks"),
+        (product(), "quantize{kv=fp8}", "kv fp8: program 'product' has no cache"),
+        (product(), "quantize{collectives=fp8}", "collectives fp8: no collective joins ranks"),
         (
             product("lm_head", "(embed, vocab)"),
             "shard{tp=2},quantize{collectives=fp8}",
-            "collectives=fp8, but no collective of program 'product' can take it",
+            "collectives fp8: no collective of program 'product' can have this dtype",
         ),
         (product(), "quantize{plan=(norm:mxfp4)}", "'norm' has no weights that can be mxfp4"),
         (product(), "quantize{plan=(norm:tf32)}", "'norm' has no weights that can be tf32"),
@@ -62,15 +62,19 @@ def product(block: str = "mlp", axes: str = "(embed, inner)") -> Program:
         (
             product(),
             "shard{tp=2}",
-            "tp=2 has no effect, because no weight, cache or input has an axis that tp shards",
+            "tp 2: has no effect, because no weight, cache or input has an axis that tp shards",
         ),
         (product(), "shard{dp=2}", "the axes of 'product' are rows, embed, inner"),
-        (product(), "shard{ep=2, dp=2}", "ep is 2, but product has no experts"),
-        (product(axes="(embed, mlp)"), "shard{sp=1}", "sp=1 splits tokens over the ranks of tp"),
-        (product(axes="(embed, mlp)"), "shard{tp=2, sp=1}", "sp=1, but no tokens of 'product' can be split"),
+        (product(), "shard{ep=2, dp=2}", "ep 2: product has no experts"),
+        (product(axes="(embed, mlp)"), "shard{sp=1}", "sp 1: tokens are split over the ranks of tp"),
+        (
+            product(axes="(embed, mlp)"),
+            "shard{tp=2, sp=1}",
+            "sp 1: 'product' has no tokens that can be split",
+        ),
         (product(), "stages{pp=2}", "has no repeated layers to split"),
-        (product(), "route{skew=0.5}", "skew=0.5, but program 'product' routes no tokens to experts"),
-        (product(), "route{routing=chance}", "routing=chance, but program 'product' routes no tokens"),
+        (product(), "route{skew=0.5}", "skew 0.5: program 'product' routes no tokens to experts"),
+        (product(), "route{routing=chance}", "routing chance: program 'product' routes no tokens"),
     ],
 )
 def test_an_option_that_does_nothing_is_refused(program: Program, step: str, says: str) -> None:

@@ -196,7 +196,7 @@ def cut_sizes(program: Program, sizes: int | Sequence[int]) -> tuple[int, ...]:
     layers = program.depth(entry)
     stages = sizes if isinstance(sizes, int) else len(sizes)
     if stages > layers:
-        raise PassError(f"stages: {stages} stages for {program.name}, which has {layers} layers")
+        raise PassError(f"stages: pp {stages}: {program.name} has only {layers} layers")
     if isinstance(sizes, int):
         return even(layers, sizes)
     if sum(sizes) != layers:

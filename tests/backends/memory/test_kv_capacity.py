@@ -238,13 +238,13 @@ def test_a_loop_of_what_does_not_fit_breaks_the_limit_that_was_set(run: Run) -> 
 def test_lines_are_those_of_the_log(run: Run) -> None:
     out = run("explain", "llama3.1-8b", "memory", "--memory-utilization", "0.95").out
     for term in (
-        "79.19  physical; the datasheet says 80.00 GiB",
+        "79.19  the datasheet says 80.00 GiB",
         "75.23  95% of physical memory",
         " 14.96\n",
     ):
         assert term in out
     nominal = run("explain", "llama3.1-8b", "memory", "--hw", "a6000", "--cost", "ideal").out
-    assert "48.00  nominal; the driver's value is not known" in nominal
+    assert "48.00  nominal; the physical size is not known" in nominal
 
 
 @pytest.mark.parametrize(

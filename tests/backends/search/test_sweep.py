@@ -266,7 +266,7 @@ def test_frames_have_counts_and_answers_that_may_be_missing(package: str) -> Non
 def test_the_command(run: Run, tmp_path: Path) -> None:
     ran = run("sweep", "tiny.json", "--batch", "1:4:x2", "--context", "1k,2k", "--tp", "1,3")
     assert ran.code == 0
-    assert "1 refused" in ran.out
+    assert "1 of the rows refused" in ran.out
     lines = run(
         "sweep", "tiny.json", "--batch", "1:4:x2", "--context", "1k,2k", "--format", "jsonl"
     ).out.splitlines()

@@ -288,7 +288,7 @@ def test_a_prompt_that_fills_a_step_decodes_beside_others() -> None:
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        ({}, "simulate: requires one of rate, closed and trace"),
+        ({}, "simulate: requires one of rate, closed or trace"),
         ({"rate": 1, "closed": 2}, "simulate: requires one of"),
         ({"rate": 0}, "rate: expected a number from 0.000001 to 1,000,000,000, got 0"),
         ({"closed": 1, "burstiness": 2}, "burstiness: requires rate"),

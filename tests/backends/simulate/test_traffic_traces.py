@@ -236,7 +236,7 @@ def test_quantiles_of_student_are_those_of_scipy() -> None:
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        ({"trace": "x.csv", "rate": 1}, "requires one of rate, closed and trace"),
+        ({"trace": "x.csv", "rate": 1}, "requires one of rate, closed or trace"),
         ({"trace": "x.csv", "prompt": 9}, "prompt: has no effect on a trace"),
         ({"rate": 1e300}, "rate: expected a number from 0.000001 to 1,000,000,000"),
         ({"rate": 1, "speed": 2}, "speed: 2; it applies only to a trace"),
