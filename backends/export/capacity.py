@@ -33,7 +33,7 @@ _NONE = "–"
 
 
 def name(limit: CapacityLimit) -> str:
-    """The name of a limit in tables."""
+    """The name of a limit, as tables show it."""
     return NAMES.get(limit.name, limit.name)
 
 
@@ -52,7 +52,7 @@ def many(answer: CapacityAnswer) -> str:
 
 
 def left(limit: CapacityLimit) -> str:
-    """The use of a limit, and the rest or the excess."""
+    """How much of a limit is used, and how much is left or exceeded."""
     allowed = limit.allowed or 0.0
     rest = allowed - limit.used
     if rest < 0:
@@ -64,7 +64,7 @@ def left(limit: CapacityLimit) -> str:
 
 
 def bound(answer: CapacityAnswer) -> str:
-    """The limit that decides, and the need of one more."""
+    """The limit that decides, and how much one more would need."""
     limit = answer.binding
     if limit is None:
         return "nothing"
@@ -76,13 +76,13 @@ def _more(answer: CapacityAnswer) -> str:
 
 
 def phase(answer: CapacityAnswer, of: str) -> str:
-    """The largest value of one phase alone, and the limit that decides it."""
+    """The largest value that one phase alone allows, and the limit that decides it."""
     limit = answer.of(of)
     return f"{of} at most {limit.most:,} ({name(limit)})" if limit else f"{of} without a limit"
 
 
 def capacity_lines(largest: LargestLoad, answer: CapacityAnswer) -> Iterator[tuple[str, str]]:
-    """An answer in words."""
+    """The result in words."""
     each = f" of each of {largest.job.batch:,}" if answer.what == "context" and largest.job.batch > 1 else ""
     yield answer.what, many(answer) + each
     yield "  limit", bound(answer)
@@ -99,7 +99,7 @@ def capacity_lines(largest: LargestLoad, answer: CapacityAnswer) -> Iterator[tup
 
 
 def _steps(answer: CapacityAnswer, limit: CapacityLimit) -> str:
-    """The tokens of all prompts beside those of a step."""
+    """The tokens that all prompts need in addition to those of a step."""
     if limit.allowed is None or limit.used <= limit.allowed:
         return "all prompts fit in one step"
     one, more = (words.partition(" ")[0] for words in WHAT[answer.what])
@@ -179,7 +179,7 @@ def misses(largest: LargestLoad) -> list[str]:
 
 
 def transfer_lines(found: CacheTransfer) -> list[tuple[str, str]]:
-    """The payload, the link, and the time."""
+    """The size of the caches, the link, and the time."""
     many = f"{found.batch:,} sequence{'s' if found.batch > 1 else ''} of {found.prompt:,} tokens"
     each = f"{units.bytes(found.rank_bytes)} on each of {found.ranks}, which send at once"
     reached = found.rank_bytes / found.time_s if found.time_s else 0.0
@@ -195,13 +195,13 @@ def transfer_lines(found: CacheTransfer) -> list[tuple[str, str]]:
 
 @sectioned(of=CacheTransfer)
 def transfer(found: CacheTransfer) -> list[Section]:
-    """A label and its words a line."""
+    """Lines that each consist of a label and its text."""
     return [Section(("", ""), transfer_lines(found))]
 
 
 # Memory of a device
 
-# The basis of the share in the engine's rule, and the place of activations.
+# The memory to which the share of the engine's rule refers, and where activations are.
 WHOLE = {
     None: "physical memory",
     "physical": "physical memory",
@@ -228,7 +228,7 @@ def shown(of: MemoryBreakdown) -> RenderableType:
 
 
 def memory_lines(of: MemoryBreakdown) -> list[tuple[str, ...]]:
-    """Each term: its name, GB, GiB, and its origin. Usable memory is the sum of the terms below it."""
+    """The terms: name, GB, GiB, and origin of each. Usable memory is the sum of the terms below it."""
     reserve = f", less {units.bytes(of.reserve_bytes)}" if of.reserve_bytes else ""
     nominal = "nominal; the physical size is not known"
     if of.physical_bytes != of.nominal_bytes:
@@ -253,7 +253,7 @@ def memory_lines(of: MemoryBreakdown) -> list[tuple[str, ...]]:
 
 
 def _concurrency(of: MemoryBreakdown) -> str:
-    """The value in vLLM's log."""
+    """The maximum concurrency in vLLM's log."""
     assert of.max_concurrency is not None, "an engine logs it"
     fewer = of.max_concurrency < 0.99 * of.max_requests
     counted = ", which also counts the tokens of a step in each window" if fewer else ""
@@ -278,7 +278,7 @@ def _rest(of: MemoryBreakdown) -> str:
 
 
 def _unlike(of: MemoryBreakdown) -> str:
-    """The reason why fewer requests fit than cache tokens divided by their length."""
+    """The reason why fewer requests fit than the cache tokens divided by their length."""
     if not of.engine:
         return ", prefilled in one step"
     return "" if of.keeps_all else ", by what windows and states keep"

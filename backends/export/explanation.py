@@ -1,7 +1,7 @@
 """Explanation, conservation and sensitivity reports as text for a terminal.
 
-`render_explanation` prints the time of an op and its derivation, `render_conservation` the sums over ranks
-and the replicated terms, and `render_sensitivity` one line per resource with its savings.
+`render_explanation` prints the time of an op and its derivation. `render_conservation` prints the sums over
+ranks and the replicated terms, and `render_sensitivity` one line per resource with its savings.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 # Explanation of an op
 
-_LONG = re.compile(r"\d+\.\d{3,}(e[+-]?\d+)?|\d+e[+-]?\d+|\d{6,}\.\d+")  # constants to four digits
+# numbers that are shortened to four digits
+_LONG = re.compile(r"\d+\.\d{3,}(e[+-]?\d+)?|\d+e[+-]?\d+|\d{6,}\.\d+")
 
 
 @table.table_of(of=Explanation)
@@ -68,7 +69,7 @@ def render_explanation(e: Explanation) -> RenderableType:
 
 
 def _overhead(e: Explanation) -> RenderableType:
-    """The terms of a row that is not an op."""
+    """The terms of a row that is not an op, such as engine overhead."""
     rows = [(t.what, t.says, f"= {units.time(t.time_s)}") for t in e.terms]
     name, last, first = e.name.rpartition(".")[2], e.terms[-1].what, e.terms[0].what
     rows.append((name, f"{last} less {first}", f"= {units.time(e.time_s)}"))
@@ -100,7 +101,7 @@ def _broken(ir: str) -> list[str]:
 
 
 def _sized(expression: str, value: float) -> tuple[str, ...]:
-    """`B*T` and `= 2,048`; a constant is shown once."""
+    """An expression and its value, such as `B*T` and `= 2,048`; a constant is shown only once."""
     number = f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
     return (expression, f"= {number}") if not expression.isdigit() else (number, "")
 
@@ -222,7 +223,7 @@ def _total_cells(what: str, total: ConservationTotal) -> list[str]:
 
 # Sensitivity
 
-OPS = 3  # with the largest savings
+OPS = 3  # number of ops that are named for a resource, those with the largest savings
 
 
 @table.table_of(of=Sensitivity)
@@ -245,6 +246,6 @@ def render_sensitivity(of: Sensitivity) -> RenderableType:
 
 
 def _where(gain: Gain) -> str:
-    """The ops that save most."""
+    """The ops that save the most time."""
     found = dict.fromkeys(op.op.rpartition(".")[2] for op in gain.ops if op.saved_s > 0)
     return ", ".join(list(found)[:OPS])
