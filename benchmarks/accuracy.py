@@ -584,7 +584,8 @@ def readme(data: Numbers) -> str:
         "and engine version.",
         f"*Other models* than Llama and Qwen ({other['rows']:,} rows of Mixtral, gpt-oss, MiniMax and others "
         f"on NVIDIA GPUs) have a mean error of {other['mean']:.0%} and a median of {other['median']:.0%}.",
-        f"*TTFT of servers*, which includes the queue, has a median error of {medians} for Llama and Qwen models.",
+        f"*TTFT of servers*, which includes the queue, has a median error of {medians} for Llama and Qwen "
+        "models.",
     ]
     lines = [fill(f"- {line}", WIDTH, subsequent_indent="  ") for line in rest[not held :]]
     return "\n".join([_table(heads, cells), *lines, ""])

@@ -113,7 +113,7 @@ class AllReduceKernel(Kernel):
 @families("all_gather", "reduce_scatter", "all_to_all", "send")
 @dataclass(frozen=True)
 class ExchangeKernel(Kernel):
-    """All-gather, reduce-scatter and all-to-all send (n − 1)/n of the payload; a send counts as half of it."""
+    """All-gather, reduce-scatter and all-to-all send (n − 1)/n of the payload; a send counts as half."""
 
     group: ClassVar[str] = "collectives"
 

@@ -60,7 +60,7 @@ class ScanShape(Shape):
 @families(*(f"{kind}_chunks" for kind in KINDS))
 @dataclass(frozen=True)
 class ChunkScan(Kernel):
-    """A scan in chunks: one kernel; or one kernel for the states and others for the products inside chunks."""
+    """A scan in chunks: one kernel, or one for the states and others for the products inside chunks."""
 
     group: ClassVar[str] = "scans"
 

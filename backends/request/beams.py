@@ -1,7 +1,7 @@
 """Beam search: each request decodes several sequences after its prompt and returns the best.
 
-`BeamWorkload` is a `Workload` with beams (`beam_workload` builds it), `BeamStep` a step of sequences that
-share the cache of the prompt, and `BeamPool` the engine's cache capacity with this sharing.
+`BeamWorkload` is a `Workload` with beams (`beam_workload` builds it). `BeamStep` is a step of sequences that
+share the cache of the prompt, and `BeamPool` is the engine's cache capacity with this sharing.
 """
 
 from __future__ import annotations
@@ -50,13 +50,15 @@ def check_beams(job: Workload) -> None:
 
 
 def beam_workload(job: Workload, program: Program, width: int, copies: int) -> BeamWorkload:
-    """The workload with a program that returns candidates; each prompt is prefilled `copies` times."""
+    """The workload with a program that returns candidates; the prefill of each prompt runs `copies` times."""
     own = {f.name: getattr(job, f.name) for f in fields(Workload)}
     return BeamWorkload(**{**own, "program": program}, width=width, copies=copies)
 
 
 class BeamStep(Report):
-    """A step of sequences that share part of their caches; `again` binds the sizes of the shared copies."""
+    """A step of sequences that share part of their caches; `again` is a binding with the sizes of the shared
+    copies.
+    """
 
     again: Binding
 
@@ -67,12 +69,12 @@ class BeamStep(Report):
 
     @figure
     def peak_memory_bytes(self) -> Number:
-        """Weights, caches and activations at the fullest moment."""
+        """Weights, caches and activations at the moment with the most memory."""
         return self._held(lambda memory, at: memory.peak(at) - self.again(memory.caches))
 
     @figure
     def stages(self) -> tuple[StageCost, ...]:
-        """One row per pipeline stage, each with its part of the sharing."""
+        """One row per pipeline stage; each contains the stage's part of the shared caches."""
         again = (self.again(memory.caches) for memory in self.plan.memories)
         return tuple(
             replace(
@@ -94,7 +96,7 @@ class BeamPool(KvPool):
     shared: int = 0
 
     def held(self, sequences: int, length: int) -> tuple[float, ...]:
-        """Bytes of `sequences` requests; blocks that all sequences of a request share count once."""
+        """Bytes of `sequences` requests; blocks that all sequences of a request share count only once."""
         apart = super().held(sequences * self.width, length)
         if not self.shared:
             return apart
@@ -102,7 +104,7 @@ class BeamPool(KvPool):
         return tuple(all_ - twice for all_, twice in zip(apart, again, strict=True))
 
     def short(self, sequences: int) -> float:
-        """Missing bytes for `sequences` requests; each counts `width` times in sampling."""
+        """Missing bytes for `sequences` requests; for sampling, each request counts `width` times."""
         each = -(-sequences * self.width * self.program.micro_batches // self.program.parallelism.dp)
         rooms = self.rooms(self.max_num_seqs or max(self.sequences, each))
         held = self.held(sequences, self.length)
@@ -116,11 +118,11 @@ class BeamPool(KvPool):
 
 @dataclass(frozen=True, eq=False)
 class BeamWorkload(Workload):
-    """A batch of requests that decode `width` sequences each, and return the best.
+    """A batch of requests; each decodes `width` sequences and returns the best one.
 
-    Each step chooses 2·`width` candidates per row. A prompt is prefilled and stored `copies` times: once if
-    sequences share its blocks, or once per sequence if caches are not paged. Attention reads all tokens of a
-    sequence. A request returns the `generate` tokens of its best sequence.
+    Each step chooses 2·`width` candidates per row. The prefill and the cache of a prompt exist `copies`
+    times: once if sequences share its blocks, or once per sequence if caches are not paged. Attention reads
+    all tokens of a sequence. A request returns the `generate` tokens of its best sequence.
     """
 
     width: int = field(default=1, metadata={"least": 1, "most": MOST})
@@ -133,9 +135,9 @@ class BeamWorkload(Workload):
 
     @property
     def shared(self) -> int:
-        """Prompt tokens stored once for all sequences of a request: the full blocks.
+        """Number of prompt tokens that are stored once for all sequences of a request: its full blocks.
 
-        0 with windows and states, which are counted for each sequence.
+        It is 0 with windows and states, which are counted for each sequence.
         """
         if self.copies > 1 or not keeps_every_token(self.program, self.length + self.generate):
             return 0
@@ -148,7 +150,7 @@ class BeamWorkload(Workload):
 
     @cached_property
     def decode(self) -> Report | None:
-        """The last and longest decode step; shared caches count once."""
+        """The last and longest decode step; shared caches count only once."""
         last = self.length + self.generate - 2
         if not self.shared:
             return self._step(1, last)
@@ -206,7 +208,7 @@ class BeamWorkload(Workload):
         return max(self._caches(self.batch, shared=0))
 
     def peak_bytes(self, batch: int) -> int:
-        """The most that any stage uses with another batch."""
+        """The largest memory that any stage uses with another batch."""
         if self.pool:
             return super().peak_bytes(batch)
         parts, last = self.program.micro_batches, self.length + self.generate - 2
