@@ -1,4 +1,4 @@
-"""Validation of memory: terms of engine logs and peaks of runs, compared with predictions."""
+"""Validation of memory: the terms in logs of engines, and peaks of runs, compared with predictions."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class MemoryAmount(NamedTuple):
 
 
 class EngineStart(NamedTuple):
-    """A start of an engine: its pool, and the amounts in its log in bytes per rank and in tokens; NaN if
-    absent.
+    """The start of an engine: its pool, and the amounts in its log in bytes per rank and in tokens; NaN for
+    missing amounts.
     """
 
     engine: str
@@ -63,7 +63,7 @@ class EngineStart(NamedTuple):
 
     @property
     def room(self) -> KvBudget:
-        """The KV budget of the stage in the log: the first with similar weights."""
+        """The KV budget of the stage that the log describes: the first stage with similar weights."""
         rooms, weights = self.pool.rooms(), self.said["weights"]
         if math.isnan(weights):
             return rooms[0]
