@@ -244,7 +244,7 @@ class Policy(ABC):
         decodes = capacity.rows * -(-server.decoding // server.lanes) if self.mixes else 0
         left, blocks = [capacity.tokens - decodes] * capacity.ranks, server.blocks
         for request, done in list(server.reading.items()) if server.reading else ():
-            if request not in server.reading:  # it was preempted for an earlier request
+            if request not in server.reading:  # the request was preempted so that an earlier request can run
                 break
             rank = running[request]
             new = min(left[rank], server.to_read[request] - done)
@@ -386,7 +386,9 @@ class Server:
             heappush(self.deadlines, (self._deadline_s(request), request))
 
     def advance(self, until: float = FOREVER) -> None:
-        """Run all steps that begin before a time. A response may move `until` forward."""
+        """Run all steps that begin before a time. A response may cause an earlier event, which moves `until`
+        forward.
+        """
         policy, self.until = self.policy, until
         while self.now < self.until:
             if self.deadlines and self.deadlines[0][0] <= self.now:
@@ -409,7 +411,7 @@ class Server:
                 self.waiting.extend(late)
 
     def _receive(self) -> list[int]:
-        """The requests that wait after the next step; requests that the policy considers later stay
+        """The requests that wait after the next step; requests that the policy will consider only later stay
         `late`.
         """
         late, running = self.late, self.decoding or self.reading or self.waiting
@@ -423,27 +425,27 @@ class Server:
         return late
 
     def _steps_until_receive(self) -> int:
-        """Decode steps until the policy looks for new requests."""
+        """The number of decode steps until the policy looks for new requests."""
         return (self.received - self.step) % self.policy.receive_interval
 
     @property
     def begins_s(self) -> float:
-        """The start of its next step, if it has one."""
+        """The start of the server's next step, if it has one."""
         return self.now
 
     @property
     def busy(self) -> bool:
-        """Whether it has requests."""
+        """Whether the server has requests."""
         return bool(self.waiting or self.late or self.running)
 
     @property
     def may_lack_blocks(self) -> bool:
-        """Whether the blocks may not suffice for all running requests to end without a preemption."""
+        """Whether the blocks may be too few for all running requests to end without a preemption."""
         return self.demand + self.ahead > self.blocks.total
 
     @property
     def events(self) -> Array:
-        """The log: a row for each run of decode steps and each other step, with the columns `LOG`."""
+        """The log: a row for each series of decode steps and for each other step, with the columns `LOG`."""
         return log_table(bytes(self.log))
 
     @property
@@ -453,12 +455,12 @@ class Server:
 
     @property
     def most_held(self) -> int:
-        """The most blocks in use."""
+        """The largest number of blocks in use."""
         return int(log_column(self.log, "blocks").max(initial=0))
 
     def unread(self, request: int) -> int:
-        """Tokens to prefill of the first waiting request, if it is admitted now: those that are not
-        cached.
+        """The number of prefill tokens of the first waiting request if it is admitted now: its tokens that
+        are not cached.
         """
         if self.sharing is not None:
             block = self.capacity.block  # only full blocks are found; at least one token is prefilled
@@ -468,7 +470,7 @@ class Server:
         return self.to_read[request] - self.cached[request]
 
     def blocks_needed(self, request: int, new: int) -> int:
-        """The free blocks that a request needs if it is admitted now with `new` prefill tokens."""
+        """The number of free blocks that a request needs if it is admitted now with `new` prefill tokens."""
         blocks, cached, state = self.blocks, self.cached[request], self.capacity.state
         own = blocks.prompt(self.to_read[request]) if self.policy.cautious else blocks.chunk(cached, new)
         if self.sharing is None:
@@ -476,8 +478,8 @@ class Server:
         return self.sharing.needed(request, cached) + own - blocks.of(cached) + state
 
     def least_loaded_rank(self, left: Sequence[int]) -> int:
-        """The rank with the fewest tokens to prefill beyond the rest of its budget (`left`), then with the
-        fewest requests.
+        """The rank with the fewest prefill tokens in excess of its remaining budget (`left`); among equal
+        ranks, the one with the fewest requests.
         """
         unread = [-tokens for tokens in left]
         for request, done in self.reading.items():
@@ -527,7 +529,7 @@ class Server:
         self.blocks.free += self.capacity.state
 
     def made(self, request: int, end: int) -> int:
-        """Tokens generated so far of a request that decodes until after step `end`."""
+        """The number of tokens that a request has generated, if it decodes until after step `end`."""
         return self.generate[request] - self.left(request, end)
 
     def left(self, request: int, end: int) -> int:
@@ -535,7 +537,9 @@ class Server:
         return end - self.step
 
     def to_come(self, most: int) -> int:
-        """The remaining output tokens of all decoding requests, at most `most` each, without cancellation."""
+        """The remaining output tokens of all decoding requests, at most `most` of each, without
+        cancellation.
+        """
         now = self.step, self.changes, most
         if self._to_come[0] != now:
             left, cancelled = self.left, self.cancelled
@@ -569,7 +573,7 @@ class Server:
         self._end_decode(request, context)
 
     def over(self, request: int, time_s: float) -> bool:
-        """Whether the client of a request has left by then."""
+        """Whether the client of a request has left by a time."""
         return self.stays_s is not None and self._deadline_s(request) <= time_s
 
     def _deadline_s(self, request: int) -> float:
@@ -592,9 +596,9 @@ class Server:
                 self.answered(request)
 
     def _decode_steps(self, once: bool) -> None:
-        """A run of decode steps: to the next end of a request, `until` is reached, or blocks run short.
+        """Run a series of decode steps, until a request ends, `until` is reached, or blocks run short.
 
-        `once` is for a single step, if the next step may admit another request.
+        With `once`, run a single step, because the next step may admit another request.
         """
         now, step, decodes, kept = self.now, self.step, self.decoding, self.kept
         last = self.ends[0][0]
@@ -621,7 +625,9 @@ class Server:
             self._finish_due()
 
     def _steps_until_eviction(self, sharing: PrefixCache, most: int) -> int:
-        """Steps, `most` at most, until decodes evict cached blocks that the next to be admitted would use."""
+        """The number of steps, at most `most`, until decodes evict cached blocks that the next admitted
+        request would use.
+        """
         if len(self.running) == self.capacity.sequences:
             return most
         taken = self.blocks.taken(self.step, most)
@@ -629,12 +635,12 @@ class Server:
         return most if left >= taken else max(1, self.blocks.steps(self.step, self.blocks.free - left))
 
     def _advance_contexts(self, steps: int) -> None:
-        """Counts steps of all that decode; the batch has been advanced already."""
+        """Count steps of all decoding sequences; the batch has been advanced already."""
         self.step += steps
         self.kept += steps * self.decoding
 
     def _prefill_step(self) -> None:
-        """The step that the policy has filled: prompts, and decodes if the policy mixes both."""
+        """Run the step that the policy has filled: prompts, and also decodes if the policy mixes both."""
         taken, self.chunks = self.chunks, {}
         chunks = [*taken.values()]
         decodes = self.decoding if self.policy.mixes else 0
@@ -666,12 +672,14 @@ class Server:
                 self._prefilled(request)
 
     def _land(self) -> None:
-        """No token is in flight: windows free the blocks that they have left."""
+        """No token is in flight any more: windows free the blocks that they have left."""
         self.blocks.free += self.flying
         self.flying = 0
 
     def _prefilled(self, request: int) -> None:
-        """Prefill of a request ends, after a preemption including generated tokens, and yields a token."""
+        """The prefill of a request ends (after a preemption, it includes generated tokens) and yields a
+        token.
+        """
         now, context = self.now, self.to_read[request]
         made = context - self.prompt[request] + 1
         if made == 1:
@@ -698,7 +706,7 @@ class Server:
         self.blocks.join(context, self.step)
 
     def _finish_due(self) -> None:
-        """Ends all requests that have their last token."""
+        """End all requests that have their last token."""
         ends, step = self.ends, self.step
         while ends and ends[0][0] == step:
             request = heappop(ends)[1]
