@@ -54,10 +54,11 @@ def validate(
         engine: The engine of a chat log.
         unit: The unit of times in columns without a unit: s, ms or us.
         cost: `calibrated`, with the kernels of each row's engine, or `ideal`.
-        without: Hold out the calibrations of each row's `device`, or of its `engine` on this device. The
-            estimates then use transferred calibrations.
-        folds: Estimate whole models with engine CPU times fitted without their group. Rows are grouped by
-            `model,device,version,tp` or some of these, and one fifth of the groups is held out at a time.
+        without: Estimate as if the kernels of each row's `device`, or of its `engine` on this device, had not
+            been measured. The estimates then use transferred calibrations.
+        folds: Estimate whole models with engine CPU times that are fitted without their group. Groups are
+            rows with equal `model,device,version,tp`, or equal values of some of these; each fit holds out
+            one fifth of the groups.
         tell: Called with progress: the file, the rows done and the number of rows.
 
     Returns:
@@ -108,7 +109,7 @@ def validate(
 def _held_out_rows(
     paths: list[Path], folds: str, hw: Any, cost: str, without: str | None, tell: Callable[..., None]
 ) -> Validation:
-    """Estimate whole models with engine CPU times fitted without them."""
+    """Estimate whole models with engine CPU times that are fitted without them."""
     from llmir.backends.silicon.calibrate.engine_cpu import held_out_rows
 
     if hw is not None or cost != "calibrated" or without:
@@ -217,8 +218,8 @@ def measure(
     """Time the kernels of this machine as eager PyTorch calls them, and fit them.
 
     Args:
-        folder: Receives one CSV table for each kind of kernel, and the YAML file of the device.
-        hw: The device whose datasheet to use. The default is the GPU name that PyTorch reports; for an
+        folder: The folder for one CSV table per kind of kernel, and for the YAML file of the device.
+        hw: The device whose datasheet is used. The default is the GPU name that PyTorch reports; for an
             unknown GPU, the best measured rates.
         seconds: Time for all measurements in seconds. The default is 300, or 45 if `quick`.
         quick: Whether to measure a third of the sizes.
@@ -284,7 +285,9 @@ def measure(
 
 
 def _device(machine: EagerMachine, given: str | None, named: Device | None) -> tuple[str, str | None]:
-    """The device name in the rows, and the file that the new device file extends; None if it is unknown."""
+    """The device name in the rows, and the file that the new device file extends; None if the device is
+    unknown.
+    """
     from llmir.hw import library
 
     if given and named:

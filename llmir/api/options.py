@@ -2,11 +2,11 @@
 
 A field declares the name, type, range, unit, default and help of its option. The command line, the axes of
 `sweep`, the page server and the Python functions share the declaration. Python functions take whole records,
-such as `llmir.workload(model, "h100-sxm", memory=llmir.Memory(max_num_seqs=64))`. `Requests`, `Lowering`,
+as in `llmir.workload(model, "h100-sxm", memory=llmir.Memory(max_num_seqs=64))`. `Requests`, `Lowering`,
 `DiffSides` and `Output` declare options that Python functions take as plain arguments.
 
 `llmir COMMAND --help` imports this module, so its top level imports neither numpy nor a frontend or backend.
-The first check of a value imports the pass or `Workload` that declares the range.
+The pass or `Workload` that declares the range is imported when a value is first checked.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Option(NamedTuple):
 
     - `kind`: The check of values, a key of `_CHECKS`. The default check uses type and range.
     - `unit`: A suffix of `name` that the command line omits, such as `s` of `timeout_s`.
-    - `shown`: The default as help prints it.
+    - `shown`: The default as the help shows it.
     - `metavar`, `list_metavar`: The placeholders of a value, and of a list of values (an axis).
     - `flags`: The flags of the command line. The default is `--name`.
     - `source`: The pass, or `workload`, and the field that declare the range.
@@ -152,7 +152,9 @@ def _option(default: Any, help: str, **about: Any) -> Any:
 
 
 class _Fields:
-    """Build `__dataclass_fields__` of a record on access, for `dataclasses.replace` and `fields`."""
+    """Build `__dataclass_fields__` of a record when it is accessed, for `dataclasses.replace` and
+    `fields`.
+    """
 
     def __get__(self, record: object, kind: type[Record]) -> Any:
         import dataclasses
@@ -162,7 +164,7 @@ class _Fields:
 
 
 class _Signature:
-    """Build `__signature__` of a record on access, for `help`."""
+    """Build `__signature__` of a record when it is accessed, for `help`."""
 
     def __get__(self, record: object, kind: type[Record]) -> Any:
         from inspect import Parameter, Signature
@@ -177,7 +179,9 @@ class _Signature:
 
 
 class _Docstring:
-    """Build `__doc__` of a record on access: the text of the class, and an entry for each option."""
+    """Build `__doc__` of a record when it is accessed: the text of the class, and an entry for each
+    option.
+    """
 
     def __init__(self, text: str | None) -> None:
         self.text = text
@@ -452,8 +456,8 @@ class Precision(Record):
 class Memory(Record):
     """The usable memory of a device, and the limits of a step for which the engine reserves memory.
 
-    `reserve_bytes` is in bytes; lengths are in tokens. Without `chunked_prefill` a step prefills whole
-    prompts, and longer prompts than a step can take are refused. The defaults follow the engine.
+    `reserve_bytes` is in bytes; lengths are in tokens. Without `chunked_prefill`, a step prefills whole
+    prompts, and prompts that are longer than a step are refused. The defaults follow the engine.
 
     >>> Memory(memory_utilization=1.2)
     Traceback (most recent call last):
@@ -552,7 +556,7 @@ class Traffic(Record):
       outputs and the number of requests.
     - `prompt` (2048), `generate` (128): Tokens, or distributions such as `uniform:100,900` and
       `lognormal:512,0.6` (median, standard deviation of the logarithm).
-    - `requests`: Number of requests (1000, or 10 for each user).
+    - `requests`: Number of requests (1000; in a closed loop, 10 for each user).
     - `lengths`: Distribution of output lengths around a fixed number: `spread` (uniform from 0.8 to 1.0 of
       the number, the default of users) or `fixed`.
     - `prefix_hits`: Share of each prompt that is in the prefix cache.
@@ -659,8 +663,9 @@ class Servers(Record):
     """The servers of a simulation: equal `replicas` behind a `router`, or two pools joined by a `link`.
 
     In pools, `prefill_replicas` servers run prefill and `decode_replicas` servers decode. `decode_program` is
-    the program of the decode servers if it differs; `decode_verify` and `decode_draft` are then its drafts.
-    `emit` limits plans to those that the launch files of this engine or orchestrator can start.
+    the program of the decode servers if it differs from that of the prefill servers; `decode_verify` and
+    `decode_draft` are then its drafts. `emit` limits plans to those that the launch files of this engine or
+    orchestrator can start.
     """
 
     replicas: int = _option(
@@ -852,7 +857,7 @@ class Lowering(Record):
 
 @dataclass(frozen=True)
 class DiffSides(Record):
-    """The other side of a comparison."""
+    """The second side of a comparison."""
 
     before: str | None = _option(
         None, "Passes of the first side; '' for none, as in eager mode.", metavar="PASSES"
@@ -922,7 +927,7 @@ def record_or_default(kind: type[Kind], record: Kind | None) -> Kind:
 
 
 def _any(option: Option, name: str, value: Any) -> Any:
-    """Accept any value; the code that uses it checks it, such as a device or a cost model."""
+    """Accept any value; the code that uses the value checks it, such as a device or a cost model."""
     return value
 
 

@@ -121,7 +121,7 @@ def trace(
         path: A `.json` or `.json.gz` file. For a report or workload also an `.html` file, a page with the
             timeline drawn to scale.
         phase: Steps of a workload: `prefill`, `decode` or `both`.
-        rank: The rank to write, from 0. By default the first rank of each pipeline stage represents its
+        rank: The rank to write, from 0. By default, the first rank of each pipeline stage stands for its
             stage.
         max_size: Largest size of a page in bytes. The default is 5 MB.
 

@@ -81,8 +81,8 @@ def check_digits(text: str, most: int) -> None:
 
 
 def expression(text: str) -> ast.expr:
-    """The tree of a Python expression, which is not executed; `SyntaxError` also in cases in which Python
-    only warns.
+    """The syntax tree of a Python expression, which is not executed; `SyntaxError` also where Python would
+    only warn.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # report warnings such as for `1and` as errors instead of on stderr
@@ -99,7 +99,7 @@ _TEXT = f"{_TAG}str"
 
 
 def load_yaml(data: bytes, budget: Budget = BUDGET) -> Any:
-    """Parse YAML; None for an empty text. UnreadableError names the wrong line.
+    """Parse YAML; None for an empty text. UnreadableError names the line with the error.
 
     >>> load_yaml(b"a: &x {b: 1.5}\\nc: [*x, yes]")
     {'a': {'b': 1.5}, 'c': [{'b': 1.5}, True]}
@@ -125,7 +125,9 @@ def _broken(at: Any, problem: object) -> UnreadableError:
 
 @dataclass
 class _Open:
-    """A list or mapping that has not ended: its pending key, and how large and deep it is so far."""
+    """A list or mapping that has not ended: the key that waits for its value, and its size and depth so
+    far.
+    """
 
     value: Any
     anchor: str | None
@@ -237,7 +239,7 @@ def _key(value: Any, taken: dict[Any, Any], at: Any) -> Any:
 
 
 def _merged(value: Any, at: Any) -> list[dict[Any, Any]]:
-    """The mappings that `<<` merges under a mapping; the first one takes precedence."""
+    """The mappings that `<<` merges into a mapping; the first one takes precedence."""
     found = value if isinstance(value, list) else [value]
     if not all(isinstance(under, dict) for under in found):
         raise _broken(at, f"<< takes mappings, got a {_kind(value)}")
@@ -357,7 +359,7 @@ _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
 def load_json(data: bytes, budget: Budget) -> Any:
-    """Parse JSON; UnreadableError names the wrong place."""
+    """Parse JSON; UnreadableError names the place of the error."""
     text = decode_text(data, budget)
     if not text.strip():
         raise UnreadableError("the file is empty")
@@ -381,7 +383,9 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check(data: bytes, budget: Budget) -> None:
-    """Check the number of values and the nesting before anything is built; string contents do not count."""
+    """Check the number of values and the nesting before any value is built; the contents of strings do not
+    count.
+    """
     if data.count(b'"') > 2 * budget.nodes + 2:  # each string is a value, or names one
         raise UnreadableError(f"more than {budget.nodes:,} values")
     bare = _STRING.sub(b"", data.replace(rb"\\", b"").replace(rb"\"", b""))

@@ -19,7 +19,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class FrozenDict(dict[K, V]):
-    """A read-only dictionary, hashable if its values are; `dict(x)` is an editable copy.
+    """A read-only dictionary, hashable if its values are; `dict(x)` gives an editable copy.
 
     >>> rates = FrozenDict(bf16=1.0)
     >>> rates["bf16"] = 2.0
@@ -50,7 +50,8 @@ class FrozenDict(dict[K, V]):
 
 
 class Immutable:
-    """Attributes cannot be assigned after construction; `__init__` puts attributes into `vars(self)`.
+    """An object whose attributes cannot be assigned after construction; `__init__` puts attributes into
+    `vars(self)`.
 
     A copy of it is itself.
     """
@@ -130,7 +131,7 @@ _FROZEN_TYPES = frozenset((str, int, float, bool, type(None), FrozenDict))
 
 
 def seal(value: Any, inside: Callable[[Any], Any] | None = None) -> Any:
-    """Make values that llmir owns read-only in place, without copies of arrays."""
+    """Make values that llmir owns read-only in place, without copying arrays."""
     # Most values have a type of the first set, and an `isinstance` test for mappings is the slowest step. The
     # second
     # test covers mappings that read their values from files on access.

@@ -89,7 +89,9 @@ def analyze(**given: Any) -> int:
 
 
 def _broken(job: Workload, ttft_ms: float | None, tpot_ms: float | None, *, require_fit: bool) -> list[str]:
-    """The user's limits that the workload exceeds, or its closed loop if there is one."""
+    """The user's limits that the workload exceeds; if there is a closed loop, the limits that the loop
+    exceeds.
+    """
     from llmir.backends.export import units, wording
     from llmir.backends.request.closed_loop import ClosedLoopWorkload
 

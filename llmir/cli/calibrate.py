@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def show(found: RefitResult, form: str) -> None:
-    """Rows of kernels, and of the hosts that were fitted with them or alone."""
+    """Rows of kernels, and rows of engine CPU time, which is fitted with them or alone."""
     from llmir.backends.silicon.calibrate import refit
 
     kernels, hosts = found.kernels, found.hosts

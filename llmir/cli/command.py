@@ -93,7 +93,7 @@ class Command(click.Command):
 
 
 def check_outputs(given: Mapping[str, Any], params: Iterable[click.Parameter]) -> None:
-    """`InputError` if a file that a command writes is one that it reads."""
+    """`InputError` if a command would overwrite a file that it reads."""
     outputs = {str(p.name): max(p.opts, key=len) for p in params if p.name in OUTPUTS}
     written = {
         option: path for name, option in outputs.items() if isinstance(path := given.get(name), (str, Path))
@@ -110,7 +110,7 @@ def check_outputs(given: Mapping[str, Any], params: Iterable[click.Parameter]) -
 
 
 def _files(value: object) -> Iterator[str]:
-    """The files that an argument names: by itself, in a list, in `NAME=FILE`, or as a model's folder."""
+    """The files that an argument names: directly, in a list, in `NAME=FILE`, or as the folder of a model."""
     if isinstance(value, (list, tuple)):
         for each in value:
             yield from _files(each)
@@ -155,9 +155,9 @@ def as_options(message: str, params: Iterable[click.Parameter]) -> str:
     """Rewrite a message of the API for the command line: `think_s: …, requires turns` names --think and
     --turns.
 
-    A word is an option's name at the beginning, after "requires", "say", "use" or "leave out", before "out",
-    after "one of", or if it contains `_`, which no English word does. An argument with a unit belongs to the
-    option without the unit, except if only the unit adds the `_`: `cancel_s` is a column of a trace.
+    A word is an option's name at the beginning; after "requires", "say", "use" or "leave out"; before "out";
+    after "one of"; or if it contains `_`, which no English word does. An argument with a unit belongs to the
+    option without the unit, unless only the unit adds the `_`: `cancel_s` is a column of a trace.
     """
     known = {str(p.name): max(p.opts, key=len) for p in params if isinstance(p, click.Option)}
     of = {f"{name}{unit}": name for name in known for unit in ("", "_s", "_bytes")}
@@ -255,7 +255,7 @@ def echo(text: str | bytes, **how: Any) -> None:
 
 
 def drop(stream: TextIO) -> None:
-    """Discard output that a closed stream cannot take, so that Python does not complain at exit."""
+    """Discard output that a closed stream cannot take, so that Python does not report an error at exit."""
     try:
         stream.flush()
     except OSError:
@@ -279,7 +279,7 @@ def _error_text(error: BaseException) -> tuple[str, int]:
 
 
 def _machine_error(error: BaseException) -> str | None:
-    """The message of an error of the machine, such as a full disk; None for other errors."""
+    """The message for an error of the machine, such as a full disk; None for other errors."""
     match error:
         case OSError():
             return f"{error.filename or ''}: {error.strerror or error}".removeprefix(": ")

@@ -78,7 +78,7 @@ def _compared(given: dict[str, Any]) -> tuple[Any, str, tuple[str, ...]]:
 
 
 def _refused(given: dict[str, Any]) -> None:
-    """`UsageError` for options that cannot act: on one side, or on two."""
+    """`UsageError` for options that have no effect on a picture of one side, or of two sides."""
     names = {"other": "MODEL2", "step": "--pass", "pipeline": "--pipeline", "mla": "--mla"}
     names |= {n: f"--{n.replace('_', '-')}" for n in ("before", "after", "hw_after", "engine_after", "level")}
     if not given["diff"]:

@@ -84,7 +84,7 @@ def _check(ctx: click.Context, idle: tuple[str, ...], op: str) -> None:
 
 
 def _hint(given: dict[str, Any]) -> str:
-    """A hint for an op that the passes have fused into another."""
+    """A hint for an op that the passes have fused into another op."""
     from llmir.backends.compare.explain import find_op
 
     try:

@@ -78,7 +78,7 @@ def plot(**given: Any) -> None:
 
 
 def _acting(given: Mapping[str, Any]) -> None:
-    """InputError for an option that does not apply to such a plot."""
+    """InputError for an option that has no effect on this kind of plot."""
     kind, phase = given["kind"], given["phase"]
     if given["by"] is not None and kind != "distributions":
         raise InputError(f"--by {given['by']}: applies only to distributions, not to {kind}")
@@ -100,7 +100,7 @@ def _plot(kind: str, job: Workload, given: Mapping[str, Any]) -> Callable[[Any],
 
 
 def _height(kind: str, job: Workload, given: Mapping[str, Any]) -> float:
-    """Inches of the page."""
+    """The size of the page in inches."""
     if kind != "distributions":
         return HEIGHTS.get(kind, 5.2)
     from llmir.backends.export.charts.shares import height

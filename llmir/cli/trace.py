@@ -32,10 +32,10 @@ def trace(**given: Any) -> None:
     """Write the activity of each rank during a step, in the format of the PyTorch profiler.
 
     Every execution of every op is a slice, and layers are numbered ranges. Waits (engine CPU, rank skew,
-    pipeline bubbles) have a separate row, above counters of live activations and bandwidth. Open the file at
-    https://ui.perfetto.dev next to a profile of your server, or in HolisticTraceAnalysis (with pp, one file
-    for each --rank). An .html file is a page with the timeline to scale. The path of the file is printed on
-    stdout.
+    pipeline bubbles) have a separate row, above counters of activations in memory and of bandwidth. Open the
+    file at https://ui.perfetto.dev next to a profile of your server, or in HolisticTraceAnalysis (with pp,
+    one file for each --rank). An .html file is a page with the timeline to scale. The path of the file is
+    printed on stdout.
 
     \b
     llmir trace llama3.1-8b --hw h100-sxm --batch 8 -o llama.json.gz

@@ -72,9 +72,9 @@ def validate(ctx: click.Context, /, **given: Any) -> None:
     """Estimate every row of measured tables and print the errors of the estimates.
 
     The columns determine the kind of table: gemm, attention, moe, elementwise, collective, a whole model, or
-    a chat log (input_tokens, output_tokens), which needs --model and --hw. Rows without an estimate are
-    counted with the reason; files also contain the mean that counts each of them as 100%. Keys of --by are
-    kind, metric, device, framework, engine, version, tp, users, model, dtype, relation, size, file.
+    a chat log (input_tokens, output_tokens), which needs --model and --hw. If a row cannot be estimated, it
+    is counted with the reason; files also contain the mean error if each such row counts as 100%. Keys of
+    --by are kind, metric, device, framework, engine, version, tp, users, model, dtype, relation, size, file.
 
     \b
     llmir validate gemm.csv attention_decode.csv
@@ -157,7 +157,9 @@ def _emit(found: Validation, by: list[str], form: str, target: str | None, logs:
 
 
 def _notes(found: Validation) -> None:
-    """Print notes on unreadable rows: the first few in full, then the number of others."""
+    """Print notes on rows that cannot be read: the first few completely, and then how many others there
+    are.
+    """
     output.note(*found.questions, *found.problems[:_SAID])
     for file, more in groupby(found.problems[_SAID:], key=lambda problem: problem.partition(": row ")[0]):
         numbers = [int(problem.partition(": row ")[2].partition(":")[0]) for problem in more]

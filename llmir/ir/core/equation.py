@@ -95,7 +95,7 @@ class Equation:
         return f"{','.join(spelled[:-1])}->{spelled[-1]}"
 
     def check_product(self, left: int, right: int, result: int) -> None:
-        """Raise VerifyError if an unmarked axis is in one operand only and not in the result."""
+        """Raise VerifyError if an axis without a mark is only in one operand and not in the result."""
         a, b = (set(self.axes([self.operands[i]])) for i in (left, right))
         lone = (a ^ b) - set(self.axes([self.results[result]])) - self.indexed - self.summed
         for axis in sorted(lone):
@@ -103,7 +103,7 @@ class Equation:
             raise VerifyError(f'"{self.text}": {fact}; +{axis} says that it is summed')
 
     def sizes(self, tensors: Sequence[Tensor], **new: Size) -> dict[str, Size]:
-        """The size of each axis, from the operands' shapes; *new* axes are given by the op.
+        """The size of each axis, from the shapes of the operands; the op states the sizes of *new* axes.
 
         Raises `VerifyError` when ranks or sizes disagree.
         """
@@ -131,7 +131,7 @@ class Equation:
 
         Args:
             tensors: The operands.
-            linear: Slots of operands that may be partial sums.
+            linear: Slots of the operands that may be partial sums.
 
         Raises:
             VerifyError: The placements do not match, so no rank could compute its part.
@@ -158,7 +158,7 @@ class Equation:
 
     def carries(self, pair: tuple[str, ...]) -> bool:
         """Whether each token keeps its place in the first two dimensions, or becomes rows, independently of
-        others.
+        other tokens.
         """
         kept = all(term[:2] == _apart(pair) or any(d.axes[:2] == pair for d in term) for term in self.results)
         return kept and not any(a in self.whole or self.role(a) != "mapped" for a in pair)
@@ -190,7 +190,9 @@ class Equation:
 
 @dataclass(frozen=True)
 class Layout:
-    """The placements of the axes of an equation: `split` by axis; those of `pair` together over `tokens`."""
+    """The placements of the axes of an equation: `split` contains them by axis; the axes in `pair` are split
+    together over `tokens`.
+    """
 
     split: dict[str, Placement]
     pair: tuple[str, ...]
