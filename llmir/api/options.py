@@ -313,21 +313,23 @@ class Estimation(Record):
     )
     engine: str | None = _option(
         None,
-        "Engine, with its kernels, CPU overhead and memory: vllm, sglang, trtllm …; with a "
-        "release, such as vllm@0.12, or else the newest measured one.",
+        "Engine whose kernels, CPU overhead and memory rules are used: vllm, sglang, trtllm "
+        "…, or a version such as vllm@0.12. Without a version, the newest measured one is "
+        "used.",
         metavar="NAME[@VERSION]",
         list_metavar="NAME,…",
     )
     efficiency: Mapping[str, float] | None = _option(
         None,
-        "Roofline at shares of the peak rates, such as compute=0.7,memory=0.8; instead of --cost. Links are "
+        "Use the roofline with these shares of the peak rates, such as "
+        "compute=0.7,memory=0.8, instead of --cost. Links are "
         "nvlink=…, pcie=… and network=… (between nodes); launch=… is in seconds.",
         metavar="SHARES",
         kind="shares",
     )
     receive_interval: int | None = _option(
         None,
-        "Decode steps from one check for new requests to the next (SGLang's --scheduler-recv-interval).",
+        "Number of decode steps between two checks for new requests (SGLang's --scheduler-recv-interval).",
         shown="the engine's",
         least=1,
     )
@@ -380,7 +382,7 @@ class Parallel(Record):
     )
     redundant_experts: int = _option(
         0,
-        "Copies of the busiest experts on the ranks of --ep, placed as by EPLB.",
+        "Number of additional copies of the busiest experts on the ranks of --ep, placed as EPLB does.",
         shown="0",
         source=("shard", "redundant"),
         list_metavar="RANGE",
@@ -474,13 +476,13 @@ class Memory(Record):
     )
     max_model_len: int | None = _option(
         None,
-        "Tokens of the longest request, for which the engine reserves memory.",
+        "Number of tokens of the longest request; the engine reserves memory for it.",
         shown="--prompt plus --generate",
         source=(WORKLOAD, "max_model_len"),
     )
     max_num_seqs: int | None = _option(
         None,
-        "Sequences that each data-parallel rank runs at once.",
+        "Largest number of sequences that each data-parallel rank runs at once.",
         shown="the engine's, or all sequences",
         source=(WORKLOAD, "max_num_seqs"),
     )
@@ -634,7 +636,7 @@ class Traffic(Record):
     )
     turns: int | str | None = _option(
         None,
-        "Turns per session, a number or a distribution; --rate is then of sessions.",
+        "Turns per session, a number or a distribution; --rate is then the rate of sessions.",
         kind="lengths",
         metavar="TURNS|LAW",
     )
@@ -643,7 +645,7 @@ class Traffic(Record):
     )
     timeout_s: float | None = _option(
         None,
-        "Users give up requests that take longer, in seconds.",
+        "Time in seconds after which users give up a request.",
         least=0.0,
         above=True,
         unit="s",
@@ -717,7 +719,7 @@ class Reserve(Record):
 
     margin: float | str = _option(
         0.0,
-        "Plan for times that are longer than estimated by this share, such as 10%.",
+        "Plan with times that are longer than the estimates by this share, such as 10%.",
         shown="0%",
         kind="percent",
         metavar="SHARE",
@@ -780,7 +782,7 @@ class Requests(Record):
     )
     beams: int | None = _option(
         None,
-        "Beams of each request (beam search).",
+        "Number of beams of each request (beam search).",
         kind="beams",
     )
     concurrency: int | None = _option(
@@ -790,7 +792,8 @@ class Requests(Record):
     )
     chunk: int | str | None = _option(
         None,
-        "Most tokens of a prefill step on each data-parallel rank; all puts all prompts into one step.",
+        "Largest number of tokens of a prefill step on each data-parallel rank; all puts all "
+        "prompts into one step.",
         shown="the engine's; all without an engine",
         source=(WORKLOAD, "chunk"),
         metavar="N|all",
@@ -843,13 +846,13 @@ class Lowering(Record):
     )
     logits: str | None = _option(
         None,
-        "Positions of lm_head; all is for steps that verify k drafts, as k + 1 new tokens.",
+        "Positions for which lm_head computes logits; all is for steps that verify drafts.",
         shown="last",
         choices=("last", "all"),
     )
     phase: str = _option(
         "both",
-        "The step to use; both is all steps of the model.",
+        "Step to draw; both draws all steps of the model.",
         shown="both",
         choices=("encode", "prefill", "decode", "draft", "both"),
     )

@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     Requests,
     "max_tpot",
     type=Milliseconds(),
-    help="Exit with code 1 if mean TPOT is longer; with --concurrency, also print the most users within it.",
+    help="Exit with code 1 if mean TPOT is longer; with --concurrency, also print the largest "
+    "number of users within the limit.",
 )
 @options.form("table", "json", "csv", "md", "html")
 @options.output("File to write; its suffix sets the format: .txt, .json, .csv, .md or .html.")

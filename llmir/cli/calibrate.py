@@ -34,10 +34,12 @@ def show(found: RefitResult, form: str) -> None:
 @click.option(
     "--device",
     metavar="NAME|FILE",
-    help="Only the rows of this device; with --run, the device of this machine.",
+    help="Fit only the rows of this device; with --run, the name of this machine's device.",
 )
-@options.take(Estimation, "engine", metavar="NAME", help="Only the rows of this engine, such as vllm.")
-@click.option("--family", metavar="NAME", help="Only this kernel family, or kind of table such as gemm.")
+@options.take(Estimation, "engine", metavar="NAME", help="Fit only the rows of this engine, such as vllm.")
+@click.option(
+    "--family", metavar="NAME", help="Fit only this kernel family, or this kind of table, such as gemm."
+)
 @click.option("--host", is_flag=True, help="Fit the CPU time of engines, from e2e.csv.")
 @options.form("table", "json", "csv", "md", "html")
 @options.output(

@@ -24,8 +24,14 @@ _OF_INDEX = ("model", "index", "lenient", "form", "output_file")
 )
 @options.parallel
 @options.lowering
-@options.take(Requests, "batch", default=None, help="Sequences of the step, to compare ranks.", shown="dp")
-@options.take(Requests, "prompt", help="Tokens of each sequence, to compare ranks.", shown="tp")
+@options.take(
+    Requests,
+    "batch",
+    default=None,
+    help="Number of sequences of the step in which ranks are compared.",
+    shown="dp",
+)
+@options.take(Requests, "prompt", help="Tokens of each sequence of this step.", shown="tp")
 @options.form("table", "json", "html")
 @options.output("Write a file; .txt, .json or .html selects the format.")
 def check(**given: Any) -> int:

@@ -24,7 +24,7 @@ MEMORY = "memory"
     "phase",
     choices=("encode", "prefill", "decode", "draft"),
     default=None,
-    help="The step; decode is the last decode step.",
+    help="Step that contains the op; decode is the last decode step.",
     shown="prefill",
 )
 @options.workload

@@ -47,7 +47,7 @@ class Duration(Count):
     Requests,
     "batch",
     default=None,
-    help="Sequences for the largest context.",
+    help="Number of sequences for which the largest context is computed.",
     shown="1, or 1 per micro-batch",
 )
 @options.take(Requests, "max_ttft", "max_tpot", type=Duration())

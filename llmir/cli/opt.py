@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     default="",
     help="Passes to run, such as 'fuse-attention,unroll', or ./mine.py:function.",
 )
-@options.take(Lowering, "logits", help="Positions that lm_head runs on.")
+@options.take(Lowering, "logits", help="Positions for which lm_head computes logits.")
 @options.draft
 @options.precision
 @options.parallel

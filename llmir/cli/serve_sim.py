@@ -89,7 +89,7 @@ FILES = ("trace", "output_file", "requests_out", "steps_out", "trace_out")
 @click.option(
     "--warm-up",
     type=Integer(0),
-    help="First requests, excluded from results.  [default: 0, or 2 per --closed user]",
+    help="Number of first requests that are excluded from the results.  [default: 0, or 2 per --closed user]",
 )
 @options.take(
     Requests,

@@ -40,8 +40,8 @@ class DType:
     0 rows or elements mean the whole dimension. 256 scales share `nested_bits`, each position along `k` has
     `index_bits`, and each matrix `matrix_bits`. `zeros` marks tiles with a zero point, which `scale_bits`
     includes. Elements of the kind `code` are indices into a table; hardware cannot multiply them directly.
-    Without `roles`, a tensor counts as one long row instead of a matrix. A tensor whose dtype has no `roles`
-    counts as one long row instead of a matrix. The other fields are names in other systems (`_ALL`).
+    Without `roles`, a tensor counts as one long row instead of a matrix. `unit` is the arithmetic unit that
+    multiplies the elements. The other fields are names in other systems (`_ALL`).
     """
 
     name: str
