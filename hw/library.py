@@ -91,7 +91,8 @@ def cluster(name: str | os.PathLike[str] | Device) -> Device:
 
 
 def default_node(device: str | os.PathLike[str] | Device) -> MachineNode:
-    """The node of the bundled cluster with a network for these devices; else a node of eight without one.
+    """The node of the bundled cluster of these devices that has a network; otherwise a node of eight devices
+    without one.
 
     >>> default_node("h100-sxm").name, default_node("l40s").network
     ('DGX-H100', None)
@@ -140,7 +141,7 @@ def with_prices(
 
 
 def check_unique(devices: Sequence[Device]) -> None:
-    """InputError for a device that occurs twice, by one name or two.
+    """InputError if a device occurs twice, under one name or two.
 
     >>> check_unique([load("h200"), load("h200-sxm")])
     Traceback (most recent call last):
@@ -172,7 +173,8 @@ def engines() -> list[str]:
 
 
 def engine(name: str, kernels: Iterable[str] = ()) -> Engine:
-    """An engine, bundled or from a YAML file; `vllm@0.12` at a version, else the newest measured one.
+    """An engine, bundled or from a YAML file: `vllm@0.12` at this version, and otherwise at the newest
+    measured version.
 
     HardwareError for an unknown name, with suggestions that include `kernels`, and for an invalid version.
 
@@ -254,8 +256,8 @@ Resolved = tuple[dict[Any, Any], dict[str, str], str]
 
 
 def _resolve(path: Path, source: str, above: tuple[Path, ...]) -> Resolved:
-    """Merge the keys of a file over those it extends, with the source of each number; `source` is the
-    default.
+    """Merge the keys of a file over the keys that it extends, with the source of each number; `source` is the
+    default source.
 
     The last result is the bundled device whose calibration applies, if no file in between has one.
     """
@@ -279,7 +281,7 @@ def _laid(
     above: tuple[Path, ...],
     calibrated: str,
 ) -> Resolved:
-    """Merge keys over those they extend: a bundled file, or one in the `folder`."""
+    """Merge keys over the keys that they extend: those of a bundled file, or of a file in the `folder`."""
     stated = own.pop("sources", {})
     below: dict[Any, Any] = {}
     sources: dict[str, str] = {}

@@ -68,7 +68,7 @@ def at_prices(devices: Sequence[Device], prices: Prices) -> list[Device]:
 
 
 def _is_cluster_of(device: Device, of: Device) -> bool:
-    """Whether a device is a cluster of another one, or a file that extends it."""
+    """Whether a device is a cluster of another device, or a file that extends it."""
     return of.node is None and bool(of.measured_as) and device.measured_as == of.measured_as
 
 
@@ -86,8 +86,8 @@ MILLION = 1e6
 class OperatingCost(NamedTuple):
     """USD per hour and per million tokens, watts, and joules per token; None for unknown values.
 
-    `watts` is the board power limit times the boards, an upper estimate of the power of the boards, without
-    hosts, switches and cooling. Memory-bound steps draw less.
+    `watts` is the number of boards times the power limit of a board. This is an upper estimate; hosts,
+    switches and cooling are not included. Memory-bound steps draw less.
     """
 
     usd_per_hour: float | None

@@ -62,8 +62,8 @@ def _rows(source: Node) -> int:
 
 
 def _cut(b: Builder, value: Value, old: Value, graph: Graph) -> Value:
-    """Cut a value to its old width unless it is split over ranks; then the next op with the whole value is
-    cut.
+    """Cut a value to its original width; if it is split over ranks, the next op that has the whole value is
+    cut instead.
     """
     due, now = graph.type(old), b.type(value)
     if due.shape == now.shape or now.placements[-1]:

@@ -1,4 +1,4 @@
-"""Placements of logical axes on a mesh, the only input of `shard` about sources.
+"""The placements of logical axes on a mesh; `shard` needs nothing else to place sources.
 
 `plan` computes a `ShardingPlan` from the degrees of parallelism; it raises an error for an axis that a degree
 does not divide.
@@ -62,7 +62,9 @@ def plan(program: Program, degrees: Parallelism) -> ShardingPlan:
 
 @lru_cache(maxsize=256)
 def _plan(degrees: Parallelism, groups: frozenset[int]) -> ShardingPlan:
-    """The plan for sources with these numbers of head groups, shared by all programs with equal splits."""
+    """The plan for sources with these numbers of head groups; all programs whose splits are equal share
+    it.
+    """
     mesh = mesh_of(dp=degrees.dp, tp=degrees.tp)
     dp, tp = mesh.atoms("dp"), mesh.atoms("tp")
     heads = {g: _prefix(mesh, tp, gcd(degrees.tp, g)) for g in groups}
@@ -83,7 +85,7 @@ def _plan(degrees: Parallelism, groups: frozenset[int]) -> ShardingPlan:
 
 
 def _prefix(mesh: Mesh, atoms: Placement, degree: int) -> Placement:
-    """The atoms with product `degree`, in order if possible."""
+    """The atoms whose sizes multiply to `degree`, in order if possible."""
     taken: list[str] = []
     left = degree
     for atom in atoms:
@@ -105,7 +107,7 @@ def _sizes(source: Node) -> Iterator[tuple[str, int]]:
 
 @lru_cache(maxsize=64)
 def _heads(program: Program) -> dict[int, set[int]]:
-    """The numbers of query heads for each number of key/value heads, of attention or of a scan."""
+    """For each number of key/value heads (of attention or of a scan), the numbers of query heads."""
     found: dict[int, set[int]] = {}
     for sizes in map(dict, map(_sizes, _sources(program))):
         if "kv_heads" in sizes or "heads" in sizes:
@@ -116,7 +118,7 @@ def _heads(program: Program) -> dict[int, set[int]]:
 
 @lru_cache(maxsize=64)
 def _shapes(program: Program) -> tuple[Node, ...]:
-    """One weight of each kind with equal placements."""
+    """One weight for each kind of weights with equal placements."""
     weights = (source for source in _sources(program) if source.op.role == "weight")
     return tuple({(source.op.axes, source.results[0]): source for source in weights}.values())
 
@@ -132,7 +134,7 @@ def _all_sizes(program: Program) -> Mapping[str, list[int]]:
 
 
 def _whole_heads(program: Program, tp: int) -> Iterator[tuple[str, int]]:
-    """The axes of heads that `tp` does not split, with their sizes."""
+    """The axes of heads that `tp` cannot split, with their sizes."""
     for kv_heads, groups in _heads(program).items():
         if tp % kv_heads and kv_heads % tp:
             yield "kv_heads", kv_heads
@@ -163,7 +165,8 @@ def _check(program: Program, degrees: Parallelism, found: ShardingPlan) -> None:
 
 
 def padding_notes(program: Program, plan: ShardingPlan) -> Iterator[str]:
-    """Notes on vocabularies and experts that ranks do not divide; costs are those of the longest piece.
+    """Notes on vocabularies and experts that cannot be divided evenly among ranks; costs are those of the
+    longest piece.
 
     Engines pad the table, so that the last rank has rows of zeros. Some ranks have one expert less.
     """

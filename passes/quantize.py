@@ -141,7 +141,7 @@ class _Step:
         return with_wire_type(found, lambda node: self._carried(found, node))
 
     def _given(self, role: str, names: set[str], known: list[str]) -> tuple[DType | None, Entry | None]:
-        """The requested format of a module, if any, and the entry of the plan that sets it."""
+        """The requested format of a module, if any, and the entry of the plan that requests it."""
         entry = self.modules.said(role, names, known)
         if entry is None:
             return self.formats[role], None
@@ -185,7 +185,7 @@ class _Step:
         return given.laid(roles)
 
     def _widen(self, before: DType, given: DType, block: str) -> None:
-        """Note low-precision weights that need more bytes in the requested low-precision dtype."""
+        """Note weights that already have low precision and need more bytes in the requested dtype."""
         if before.low and given.low and before.bits < given.bits:
             kept = f"a plan with `{block}: keep` leaves them"
             self.widened.append(
@@ -204,7 +204,7 @@ class _Step:
     def _activations(
         self, graph: Graph, node: Node, called: Mapping[str, set[str]], weights: Mapping[str, DType]
     ) -> DType | None:
-        """The low-precision dtype of a product's input, if any; its previous dtype without a request."""
+        """The low-precision dtype of a product's input, if any; without a request, it stays as it was."""
         matrices = [node.operands[slot].node for slot in node.op.matrices]
         own, known = op_names(graph, node), short_names([node])
         said = [self._given("activations", own | called.get(m, set()), known) for m in matrices]
@@ -255,13 +255,17 @@ class _Step:
 
 
 def _matrix_roles(uses: Sequence[tuple[Node, int]]) -> str:
-    """The roles of a matrix's dimensions, "" if it is not a matrix; products take precedence over tables."""
+    """The roles of a matrix's dimensions; "" if it is not a matrix. If it is used by a product and as a
+    table, the product counts.
+    """
     uses = sorted(uses, key=lambda use: use[1] not in use[0].op.matrices)
     return next((roles for node, slot in uses if (roles := node.op.scale_roles(slot))), "")
 
 
 def _fits(given: DType, roles: str) -> bool:
-    """Whether a weight can have a dtype: scales and tf32 need a matrix, whose dimensions have roles."""
+    """Whether a weight can have a dtype: scales and tf32 require a matrix, because only its dimensions have
+    roles.
+    """
     return bool(roles) or not (given.low or given.name == "tf32")
 
 
@@ -271,7 +275,9 @@ def _by_default(uses: Sequence[tuple[Node, int]]) -> bool:
 
 
 def _model_type(program: Program) -> DType:
-    """The dtype of the hidden state: of the first computed floating-point value."""
+    """The dtype of the hidden state, which is the dtype of the first floating-point value that is
+    computed.
+    """
     graphs = [*(program[entry] for entry in program.entries), *program.graphs.values()]
     for graph in graphs:
         for node in graph.nodes:

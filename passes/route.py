@@ -1,4 +1,6 @@
-"""route: set the routing law, which determines how tokens choose experts and the load of each rank."""
+"""route: set the routing law, which states how tokens choose experts and so determines the load of each
+rank.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,8 @@ _NOTE = "routing: "
 class Route(Pass):
     """Set the routing law; work and memory are those of the busiest rank.
 
-    Options: skew, where the popularity of experts falls as rank^-skew; or routing, the text of any law:
-    chance (the default of programs), even, zipf:skew or zipf(skew), power_law:exponent, groups.
+    Options: skew, with which the popularity of experts falls as rank^-skew; or routing, the text of any law:
+    chance (the default), even, zipf:skew or zipf(skew), power_law:exponent, groups.
     """
 
     name: ClassVar[str] = "route"
@@ -61,7 +63,9 @@ class Route(Pass):
             raise PassError(f"route: {error}") from None
 
     def _graph(self, graph: Graph, by: Law) -> Graph:
-        """The graph with its types inferred again: rows that are split by expert are split unevenly."""
+        """The graph with its types inferred again, because rows that are split by expert are now split
+        unevenly.
+        """
         if not any(node.op.routing for node in graph.nodes):
             return graph
 
@@ -74,5 +78,5 @@ class Route(Pass):
 
 
 def _instead(routing: str, by: Law) -> str:
-    """Another law for the same placement of experts."""
+    """Another law for experts that are placed in the same way."""
     return str(law(routing).instead(by))

@@ -1,6 +1,6 @@
 """The text form of programs: one op per line, with its types.
 
-Printed text parses back to an equal program.
+If printed text is parsed, the result is an equal program.
 
     program "tiny" {layers=2}
     graph @main {
