@@ -62,7 +62,7 @@ def load(model: object, *, logits: str = "last", lenient: bool = False, draft: b
 def _drafted(family: Model, config: Config) -> ModelWithDraft:
     """The model together with its multi-token prediction layer; InputError if it has none."""
     if not isinstance(family, Decoder) or family.draft is None:
-        raise InputError(f"draft: {config.name} has no layer that predicts further tokens and is modelled")
+        raise InputError(f"draft: {config.name} has no draft layer that llmir models")
     return ModelWithDraft(family, family.draft)
 
 

@@ -68,7 +68,7 @@ def options(kind: Callable[..., B], keys: Mapping[str, Key]) -> Callable[[object
             raise HardwareError(f"{where} must be a list by device, got {schema.show(value)}")
         found = tuple(kind(**schema.read_fields(each, f"{where}[{i}]", keys)) for i, each in enumerate(value))
         if found[-1].memory_bytes or found[-1].unless or found[-1].tp > 1:
-            raise HardwareError(f"{where}: the last must hold for all devices")
+            raise HardwareError(f"{where}: the last entry must apply to all devices")
         return found
 
     return read

@@ -146,7 +146,7 @@ def _outside(value: object, where: str, unit: float) -> dict[int, float]:
     pairs = schema.mapping(value, where).items()
     found = {schema.count(tp, f"{where}: tp", 1): schema.amount(v, f"{where}.{tp}", unit) for tp, v in pairs}
     if 1 not in found:
-        raise HardwareError(f"{where} must say it for tp 1, got {schema.show(value)}")
+        raise HardwareError(f"{where} must contain tp 1, got {schema.show(value)}")
     return found
 
 
@@ -176,7 +176,7 @@ CACHES = {
 def _caches(value: object, where: str, unit: float) -> CacheRule:
     found = CacheRule(**schema.read_fields(value, where, CACHES))
     if (found.split == "ratio") != bool(found.window_ratio):
-        raise HardwareError(f"{where}: split ratio and window_ratio need each other")
+        raise HardwareError(f"{where}: split: ratio and window_ratio require each other")
     return found
 
 
@@ -221,7 +221,7 @@ def memory(value: object, where: str) -> Releases[EngineMemory]:
 def _memory(value: Mapping[Any, Any], where: str) -> EngineMemory:
     fields = schema.read_fields(value, where, MEMORY)
     if ("utilization" in fields) == ("aside" in fields):
-        raise HardwareError(f"{where}: give one of utilization and aside")
+        raise HardwareError(f"{where}: set either utilization or aside")
     return EngineMemory(**fields)
 
 

@@ -86,7 +86,7 @@ def cluster(name: str | os.PathLike[str] | Device) -> Device:
     """
     found = load(name)
     if found.node is None:
-        raise HardwareError(f"{found.name} is a device and no cluster; clusters are {', '.join(clusters())}")
+        raise HardwareError(f"{found.name} is a device, not a cluster; clusters: {', '.join(clusters())}")
     return found
 
 
@@ -146,10 +146,10 @@ def check_unique(devices: Sequence[Device]) -> None:
     >>> check_unique([load("h200"), load("h200-sxm")])
     Traceback (most recent call last):
         ...
-    llmir.base.errors.InputError: hw: H200-SXM is there twice
+    llmir.base.errors.InputError: hw: H200-SXM occurs twice
     """
     if twice := next((each.name for i, each in enumerate(devices) if each in devices[:i]), None):
-        raise InputError(f"hw: {twice} is there twice")
+        raise InputError(f"hw: {twice} occurs twice")
 
 
 def names() -> list[str]:
@@ -246,9 +246,9 @@ def _read_device(path: Path, source: str) -> Device:
 def _device(doc: dict[Any, Any], sources: dict[str, str], calibrated: str, where: str) -> Device:
     fields = schema.read_fields(doc, where, schema.DEVICE)
     if "fp32" not in fields["vector_flops"]:
-        raise HardwareError(f"{where}: vector_tflops must give fp32, which all else can fall back on")
+        raise HardwareError(f"{where}: vector_tflops must contain fp32, because other dtypes may run as fp32")
     if fields.get("physical_bytes", 0) > fields["memory_bytes"]:
-        raise HardwareError(f"{where}: physical_GiB is more than the memory that there is")
+        raise HardwareError(f"{where}: physical_GiB exceeds the nominal memory")
     return Device(**fields, measured_as=calibrated, sources=sources)
 
 
@@ -264,7 +264,7 @@ def _resolve(path: Path, source: str, above: tuple[Path, ...]) -> Resolved:
     here = path.resolve()
     if here in above:
         circle = " -> ".join(p.name for p in (*above[above.index(here) :], here))
-        raise HardwareError(f"{path.name}: extend goes round in a circle, {circle}")
+        raise HardwareError(f"{path.name}: extend is circular: {circle}")
     calibrated = here.stem if here.parent == _DEVICES.resolve() else ""
     own = parse(path)
     if listed := list_prices().get(calibrated):

@@ -59,11 +59,11 @@ def at_prices(devices: Sequence[Device], prices: Prices) -> list[Device]:
         made_of = [name for name, (of, _) in prices.items() if _is_cluster_of(device, of)]
         used |= {*own, *made_of}
         if len(own) > 1:
-            raise InputError(f"price: {' and '.join(own)} are one device, {device.name}")
+            raise InputError(f"price: {' and '.join(own)} name the same device, {device.name}")
         found.append(_at(device, prices[(own or made_of)[0]][1]) if own or made_of else device)
     if idle := [name for name in prices if name not in used]:
         names = ", ".join(dict.fromkeys(device.name for device in devices))
-        raise InputError(f"price: {idle[0]} is not among the devices here, {names}")
+        raise InputError(f"price: {idle[0]} is not among the devices of this command, {names}")
     return found
 
 

@@ -262,7 +262,7 @@ def _dtype(value: object, where: str) -> str:
 def parse(path: Path) -> dict[Any, Any]:
     """Read the mapping in a YAML file; HardwareError if it is unreadable, not a mapping, or repeats a key."""
     if path.exists() and not path.is_file():
-        raise HardwareError(f"{path.name}: not a file{' but a folder' if path.is_dir() else ''}")
+        raise HardwareError(f"{path.name}: {'is a folder, not a file' if path.is_dir() else 'is not a file'}")
     try:
         doc = readers.load_yaml(read_bytes(path, readers.BUDGET))
     except UnreadableError as error:
@@ -344,5 +344,7 @@ def _check_depth(doc: Mapping[Any, Any], where: str, levels: int) -> None:
     for key, value in doc.items():
         if isinstance(value, Mapping):
             if levels == 1:
-                raise HardwareError(f"{where}: key {show(key)} is nested too deep, four levels are the most")
+                raise HardwareError(
+                    f"{where}: key {show(key)} is nested too deeply; the limit is four levels"
+                )
             _check_depth(value, where, levels - 1)

@@ -81,7 +81,9 @@ class _Conversion:
             return None
         if before:
             carried = f"{type.dtype.scheme} already, so not {form.scheme}"
-            raise PassError(f"quantize: collectives: {node.name} carries {carried}; shard anew before")
+            raise PassError(
+                f"quantize: collectives: {node.name} carries {carried}; shard the program again before"
+            )
         self.changed = True
         return self._carry(node, operands, form)
 

@@ -68,7 +68,7 @@ class PruneTokens(Pass):
             raise PassError(f"{here} is pruned, sharded or staged already")
         (entry,) = program.entries
         if not program[entry].loops:
-            raise PassError(f"{here} has no repeated layers; it goes before unroll")
+            raise PassError(f"{here} has no repeated layers; run it before unroll")
         if len(counts) != (depth := program.depth(entry)):
             raise PassError(f"{here} has {depth} layers, got counts of {len(counts)}")
         for graph in program.graphs.values():
@@ -92,7 +92,9 @@ def _counts(layers: str | Sequence[int | str]) -> tuple[int, ...]:
         if not run or not int(run[1]) or not int(run[2] or 1) or len(found) + int(run[2] or 1) > _MOST:
             raise PassError(f"prune-tokens: layers: expected {form}, got {arguments.show_value(part)}")
         if found and int(run[1]) > found[-1]:
-            raise PassError(f"prune-tokens: layers: {run[1]} after {found[-1]}: tokens do not come back")
+            raise PassError(
+                f"prune-tokens: layers: {run[1]} after {found[-1]}: the number of tokens cannot increase"
+            )
         found += [int(run[1])] * int(run[2] or 1)
     return tuple(found)
 

@@ -87,7 +87,7 @@ class Quantize(Pass):
         for entry in entries:
             if entry.role not in changed:
                 what = f"keep has nothing to keep {entry.pattern!r} from"
-                raise PassError(f"quantize: plan: {what}, since nothing is said of {entry.role}")
+                raise PassError(f"quantize: plan: {what}, because there is no dtype for {entry.role}")
         return entries
 
     def _check(self, program: Program, step: _Step) -> None:

@@ -209,7 +209,8 @@ class _Walk:
             return operands[: len(node.results)]
         if op.joins:
             raise PassError(
-                f"shard: {node.name} is a kernel with its own sum over ranks; shard before it is made"
+                f"shard: {node.name} already contains a sum over ranks; run shard before the pass "
+                "that creates it"
             )
         if isinstance(op, Dispatch):
             return self._dispatch(node.name, op, operands)

@@ -163,7 +163,9 @@ def conservation(
     ((), [('final_norm.weight', 16), ('layer.input_norm.weight', 16)])
     """
     if before.devices > 1:
-        raise InputError(f"{before.name} is sharded over {before.devices} ranks already, expected one device")
+        raise InputError(
+            f"{before.name} is sharded over {before.devices} ranks; expected a program on one device"
+        )
     batch = after.parallelism.dp * after.micro_batches if batch is None else integer("batch", batch, 1)
     if after.patches and new is not None:
         raise InputError(f"new: {after.name} reads {after.patches} patches of each image, and no tokens")

@@ -140,7 +140,7 @@ def comparison_bases(before: Iterable[Report], after: Iterable[Report], why: str
     if found.before.kind != found.after.kind:
         named = (f"{side.kind} for {side.model.device.name}" for side in (found.before, found.after))
         raise InputError(
-            f"diff: times of two kinds do not compare, {' and '.join(named)}; "
+            f"diff: the two sides have different kinds of times: {' and '.join(named)}; "
             "price both alike (cost='ideal'), or give programs and devices"
         )
     return found
@@ -713,7 +713,7 @@ def step_diff(before: Report, after: Report, why: str = "") -> StepDiff:
     """
     shape = before.shape or after.shape
     if shape:
-        raise InputError(f"a diff compares one point, not a grid {shape}")
+        raise InputError(f"diff: expected reports of one point, got a grid {shape}")
     basis = comparison_bases([before], [after], why)
     old, new = _op_parts(before), _op_parts(after)
     changes: list[Change] = []

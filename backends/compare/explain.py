@@ -398,7 +398,7 @@ def _some(names: list[str], most: int = 20) -> str:
 def explain(report: Report, name: str, phase: str = "step") -> Explanation:
     """Explain the op `name` in the step of a report at one point; `phase` is the name of the step."""
     if report.shape:
-        raise InputError(f"an op is explained at one point, not on a grid of {report.shape}")
+        raise InputError(f"explain: expected a report of one point, got a grid of {report.shape}")
     if overhead := find_overhead(report, name):
         return _overhead(report, overhead, phase)
     at = find_op(report.program, name, (row.name for row in report.ops if row.kind == OVERHEAD))

@@ -95,7 +95,8 @@ def sensitivity(job: Workload, more: float = 0.1) -> Sensitivity:
     more, model = number("more", more, 0, MOST, above=True), job.model
     if not isinstance(model, (CalibratedModel, IdealModel, EfficiencyModel)):
         raise InputError(
-            f"cost: {job.prefill.cost_model} is a custom cost model; sensitivity supports only llmir's own"
+            f"cost: {job.prefill.cost_model} is a custom cost model; sensitivity supports only cost "
+            "models of llmir"
         )
     now = {name: step for name, step in job.steps.items() if step is not None}
     gains = []

@@ -87,7 +87,8 @@ def channel(model: DeviceCostModel, link: str) -> Channel:
     if said not in known:
         names = ", ".join(dict.fromkeys((HOST, *known, NETWORK)))
         raise InputError(
-            f"link: {device.name} has {names}, or say a rate such as 25GBps,5us; got {said[:40]!r}"
+            f"link: {device.name} has the links {names}; expected one of them or a rate such as "
+            f"25GBps,5us, got {said[:40]!r}"
         )
     if device.link(2)[0] == said:
         return Channel(said, known[said], *_sent(model, 1))

@@ -39,7 +39,7 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
     try:
         target = Path(os.path.realpath(path))
         if target.is_dir():
-            raise OutputError(f"{shown}: is a folder, a file is needed")
+            raise OutputError(f"{shown}: is a folder; expected a file")
         if not target.parent.is_dir():
             raise OutputError(f"{shown}: there is no folder {plain(str(target.parent), limit=1000)}")
         needed = [(target, os.W_OK)] if target.exists() else []
@@ -80,13 +80,16 @@ def check_folder(folder: str | os.PathLike[str], names: Iterable[str], inputs: I
     if not target.exists():
         check_writable(target)
     elif not target.is_dir():
-        raise OutputError(f"{shown}: is a file, a folder is needed")
+        raise OutputError(f"{shown}: is a file; expected a folder")
     read = {os.path.realpath(each) for each in inputs}
     for name in names:
         if target.exists():
             check_writable(target / name)
         if os.path.realpath(target / name) in read:
-            raise OutputError(f"{plain(str(target / name), limit=1000)}: is an input, it is not overwritten")
+            raise OutputError(
+                f"{plain(str(target / name), limit=1000)}: is an input of this command, and is not "
+                "overwritten"
+            )
 
 
 def write_folder(folder: str | os.PathLike[str], files: Mapping[str, str]) -> None:

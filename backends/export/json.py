@@ -91,7 +91,7 @@ def workload_csv(workload: Workload) -> str:
 def report_csv(report: Report) -> str:
     """One line for each op, in SI units."""
     if report.shape:
-        raise InputError(f"a table of ops shows one point, not a grid of {report.shape}")
+        raise InputError(f"a table of ops needs a report of one point, got a grid of {report.shape}")
     return to_csv(_op_rows(report, {}))
 
 

@@ -86,7 +86,7 @@ def check_checkpoint(emit: str, model: Checkpoint | None) -> None:
     """Raise InputError for a local folder in a file that starts pods on other machines."""
     if model and model.folder and emit in ("k8s", "dynamo"):
         raise InputError(
-            f"emit: {emit}; {model.id} is a folder, which pods do not see; name a model of the hub"
+            f"emit: {emit}; {model.id} is a local folder, which pods cannot read; use a model of the hub"
         )
 
 

@@ -412,7 +412,7 @@ class SweepFolder:
             got = f"suffix {suffix!r} is unknown" if suffix else "no suffix"
             raise InputError(f"{plain(said)}: {got}; allowed are {known}, and a folder that ends in /")
         if form not in (None, by):
-            raise InputError(f"{plain(said)}: the suffix says {by}, format says {form}")
+            raise InputError(f"{plain(said)}: the suffix means {by}, but the format is {form}")
         target = check_writable(said)
         return cls(target.with_name(f"{target.name}.parts"), by, target, said)
 

@@ -77,7 +77,7 @@ def _shortened(program: Program, short: dict[int, int]) -> Program:
         graphs = inner_first(program, lambda graph: _graph(graph, short))
         return verify(program.replace(graphs=graphs, phases=phases))
     except VerifyError as error:
-        raise InputError(f"{program.name} cannot be made small enough to run: {error}") from None
+        raise InputError(f"{program.name} has no form small enough for NumPy: {error}") from None
 
 
 def _graph(graph: Graph, short: dict[int, int]) -> Graph:

@@ -237,7 +237,7 @@ class _Run:
         """The caller's value, or an empty cache before the first step."""
         shape = tuple(map(self.at, type.shape))
         if path not in self.caches and self.at.symbols["C"]:
-            raise InputError(f"%{path}: a cache of shape {shape} is needed, and none is given")
+            raise InputError(f"%{path}: a cache of shape {shape} is required, and none is given")
         empty = self.ranks.spread(np.zeros(shape), type)
         found = self.caches.get(path) or empty
         for given, due in zip(found, empty, strict=True):

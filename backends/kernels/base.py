@@ -171,7 +171,7 @@ def multiprocessors(device: Device) -> int:
     """Number of multiprocessors of the device, or of cores; HardwareError if its file states neither."""
     found = device.multiprocessors or device.cores
     if not found:
-        raise HardwareError(f"{device.name} states no multiprocessors, over which tiles are laid")
+        raise HardwareError(f"{device.name} states no multiprocessors, which kernel models require")
     return found
 
 

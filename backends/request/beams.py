@@ -37,13 +37,15 @@ _ENGINE_NOTES = {"vllm": ("vllm makes a request of each beam's next token: of th
 def check_beams(job: Workload) -> None:
     """`InputError` for a workload that does not support beams."""
     if type(job) is not Workload:
-        raise InputError("beams: of a batch of requests; drafts and a closed loop of users have none")
+        raise InputError("beams: only a batch of requests can have beams, not drafts or a closed loop")
     if job.generate == 1:
         raise InputError("generate: 1; beams start with the second token")
     if job.images or job.program.patches:
-        raise InputError(f"beams: {job.program.name} reads images; beam search is modelled only for text")
+        raise InputError(f"beams: {job.program.name} reads images; beam search is modeled only for text")
     if "draft" in job.program.phases:
-        raise InputError("beams: the program has a layer that drafts, for one sequence; leave draft out")
+        raise InputError(
+            "beams: the program has a draft layer, which supports one sequence per request; leave draft out"
+        )
     runs = (job.model or default_model(job.device)).runs
     if runs and runs.name in _WITHOUT:
         raise InputError(f"beams: {_WITHOUT[runs.name]}")

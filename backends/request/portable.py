@@ -176,9 +176,11 @@ class PortableRequests:
         memory_utilization: float | None = None,
     ) -> None:
         if not model.symbolic:
-            raise InputError(f"cost: {model.name} is a model of numbers; code is made of llmir's own")
+            raise InputError(
+                f"cost: {model.name} is a custom cost model; only cost models of llmir can be compiled"
+            )
         if program.patches or program.image_tokens:
-            raise InputError(f"{program.name} reads images, and a page has tokens alone")
+            raise InputError(f"{program.name} reads images, and a page supports only tokens")
         if "prompt" in program.facts:
             raise InputError(f"some layers of {program.name} process only some tokens of a prompt")
         self.program, self.model = program, place_on_nodes(program, model)
@@ -385,7 +387,9 @@ class PortableProgram:
         self, program: Program, model: DeviceCostModel, phase: str = "", cache_policy: str = "exact"
     ) -> None:
         if not model.symbolic:
-            raise InputError(f"cost: {model.name} is a model of numbers; code is made of llmir's own")
+            raise InputError(
+                f"cost: {model.name} is a custom cost model; only cost models of llmir can be compiled"
+            )
         if "prompt" in program.facts:
             raise InputError(f"emit: some layers of {program.name} process only some tokens of a prompt")
         self.program, self.model, self.cache_policy = program, model, policy(cache_policy).name

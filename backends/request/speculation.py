@@ -48,7 +48,7 @@ def speculative_workload(
     """Add drafts and verification to a workload; InputError if it does not support them."""
     count, share = check_drafts(draft_tokens, acceptance)
     if type(job) is not Workload:
-        raise InputError("speculate: of a batch of requests; a closed loop of users has no drafts")
+        raise InputError("speculate: only a batch of requests can have drafts, not a closed loop")
     if job.generate == 1:
         raise InputError("generate: 1; drafts start with the second token")
     runs = job.model.runs if job.model else None

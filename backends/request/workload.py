@@ -364,7 +364,10 @@ class Workload(Record, Result, PageExport):
         if (due := self.program.facts.get("prompt", self.length)) != self.length:
             images = f", with {self.program.image_tokens:,} of images" if self.program.image_tokens else ""
             got = f"got {self.prompt:,}{images}"
-            raise InputError(f"prompt: layers of {self.program.name} see fewer of {due:,} tokens, {got}")
+            raise InputError(
+                f"prompt: layers of {self.program.name} process fewer tokens than a prompt of "
+                f"{due:,} tokens has; {got}"
+            )
         self._readable()
         longest = self.length + self.generate
         if self.max_model_len is not None and self.max_model_len < longest:

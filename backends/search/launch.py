@@ -387,7 +387,7 @@ def check_launch(
     engine = launched_engine(emit, runs)
     assert runs is not None
     if split and split.sp:
-        raise InputError(f"emit: {emit}; llmir knows no flag that splits tokens too (sp)")
+        raise InputError(f"emit: {emit}; llmir knows no flag for sequence parallelism (sp)")
     release, flags = release_of(runs), LAUNCHERS[engine].flags
     for name in _options(weights, split):
         if name not in flags:
@@ -432,7 +432,7 @@ def _check_container(emit: str, engine: str, release: str, device: Device, split
     if emit == "dynamo" and engine == "trtllm":
         raise InputError("emit: dynamo; no flags of its TensorRT-LLM workers are known, use vllm or sglang")
     if split and split.devices > (node := node_devices(device)):
-        raise InputError(f"emit: {emit}; a replica of {split.devices} GPUs is more than a node of {node}")
+        raise InputError(f"emit: {emit}; a replica of {split.devices} GPUs is larger than a node of {node}")
 
 
 def node_devices(device: Device) -> int:

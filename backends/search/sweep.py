@@ -91,7 +91,7 @@ def axis_values(called: str, said: object, least: int | None) -> tuple[Value, ..
     for part in parts:
         values: Iterable[Value] = [_name(called, part)] if least is None else _counts(called, part, least)
         if least is None and part in found:
-            raise InputError(f"{called}: {str(part)[:40]} is there twice")
+            raise InputError(f"{called}: {str(part)[:40]} occurs twice")
         found.update(dict.fromkeys(values))
         if len(found) > MOST:
             raise InputError(f"{called}: more than {MOST:,} values")
@@ -130,14 +130,14 @@ def range_values(name: str, text: str, check: Callable[[object], Number]) -> Seq
         raise InputError(f"{name}: {expected}; got {text[:40]!r}")
     first, last = _sized(found[1], found[2]), _sized(found[3], found[4])
     if last < first:
-        raise InputError(f"{name}: {text} is reversed, {first:,} is above {last:,}")
+        raise InputError(f"{name}: {text} is reversed: {first:,} is larger than {last:,}")
     for end in (first, last):
         check(_number(end))
     if found[5]:
         return [check(_number(number)) for number in _times(name, text, first, last, int(found[5]))]
     step = _sized(found[6], found[7]) if found[6] else Decimal(1)
     if not step:
-        raise InputError(f"{name}: {text} never ends; a step is above 0")
+        raise InputError(f"{name}: {text} never ends; the step must be above 0")
     if (last - first) // step >= MOST:
         raise InputError(f"{name}: {text} has more than {MOST:,} values")
     ints = all(number == int(number) for number in (first, step))
@@ -148,7 +148,9 @@ def range_values(name: str, text: str, check: Callable[[object], Number]) -> Seq
 
 def _times(name: str, text: str, first: Decimal, last: Decimal, factor: int) -> list[Decimal]:
     if factor < 2 or not first:
-        raise InputError(f"{name}: {text} never ends; a factor is from 2 up, and starts above 0")
+        raise InputError(
+            f"{name}: {text} never ends; the factor must be at least 2, and the first value above 0"
+        )
     values = [first]
     while values[-1] * factor <= last:
         values.append(values[-1] * factor)
@@ -303,7 +305,7 @@ class CapacityCheck:
 
     def _job(self, length: int) -> Workload:
         if length > LONGEST:
-            raise InputError(f"requests of {length:,} tokens; {LONGEST:,} are the most")
+            raise InputError(f"requests of {length:,} tokens; the limit is {LONGEST:,}")
         job = self._jobs.get(length)
         if job is None:
             if len(self._jobs) >= CACHED_LENGTHS:

@@ -109,7 +109,7 @@ def read_rows(
             needed = [n for n, column in numbers.items() if column.empty is None]
             twice = next((c for c in (*numbers, *words, *more) if list(header).count(c) > 1), None)
             if twice:
-                raise InputError(f"{path.name}: column {twice} is there more than once")
+                raise InputError(f"{path.name}: column {twice} occurs more than once")
             missing = [c for c in (*needed, *words) if c not in header]
             if missing:
                 near = suggest(missing[0], header) or f"; it has {', '.join(map(str, header)) or 'none'}"
@@ -332,5 +332,5 @@ class DeviceLookup:
         if path is None:
             return name
         if path == Path(target).resolve():
-            raise InputError(f"{target}: is what the fit builds on, write to another file")
+            raise InputError(f"{target}: is the file that the fit extends; write to another file")
         return os.path.relpath(path, Path(target).resolve().parent)

@@ -80,7 +80,7 @@ def engine_capacity(job: Workload, drafts: Drafts | None = None) -> Capacity:
     block = min((group.tokens for group in pages.groups), default=pool.rule.block)
     if total < pages.state + (pages.groups != ()):
         where = f"{job.program.devices} × {job.device.name}"
-        raise InputError(f"does not fit: {job.program.name} on {where} leaves no room for caches")
+        raise InputError(f"does not fit: {job.program.name} on {where} leaves no memory for caches")
     if (sequences := min(pool.sequences, pool.tokens // rows)) < 1:
         asked = f"a step verifies {rows:,} tokens of a sequence, and has {pool.tokens:,}"
         raise InputError(f"draft_tokens: {rows - 1}; {asked}")
@@ -131,7 +131,7 @@ def _within(what: str, tokens: Array, most: int, hint: str = "") -> None:
     if long.size:
         rows = ", ".join(f"{i + 1:,} of {tokens[i]:,} tokens" for i in long[:5])
         more = f" and {long.size - 5:,} more" if long.size > 5 else ""
-        raise InputError(f"does not fit: {what} holds {most:,} tokens at most; request {rows}{more}{hint}")
+        raise InputError(f"does not fit: {what} holds at most {most:,} tokens; request {rows}{more}{hint}")
 
 
 def _pool(job: Workload) -> KvPool:
@@ -153,7 +153,9 @@ def check_pools(engine: str, prefill: Program, decode: Program) -> None:
     kept = [(p.cache_bytes(0), p.cache_bytes(SOME)) for p in (prefill, decode)]
     if prefill.facts.get("architecture") != decode.facts.get("architecture") or kept[0] != kept[1]:
         each = " and ".join(f"{p.name} keeps {p.kv_cache_bytes_per_token:,}" for p in (prefill, decode))
-        raise InputError(f"pools: both serve one model with caches of one type; {each} bytes a token")
+        raise InputError(
+            f"pools: both servers must have the same model and caches of one dtype; {each} bytes a token"
+        )
     few, many = sorted((prefill.parallelism.tp, decode.parallelism.tp))
     if many % few:
         why = "ranks of one side share those of the other evenly"
@@ -171,7 +173,7 @@ def check_drafts(prefill: Profile, decode: Profile) -> None:
     one, two = (side.drafts and side.drafts.made_by(side.job.program) for side in (prefill, decode))
     if one != two:
         each = " and ".join(repr(by or "no drafts") for by in (one, two))
-        raise InputError(f"pools: both have the same thing draft, or nothing; here it is {each}")
+        raise InputError(f"pools: both servers must have the same drafter, or none; got {each}")
     if decode.drafts and (why := POOLS.get((decode.policy.name, decode.drafts.kind(decode.job.program)))):
         raise InputError(f"draft_tokens: {decode.drafts.tokens}; {why}")
 
@@ -316,7 +318,7 @@ class Profile(Immutable):
         limit = self.job.max_model_len or (positions if isinstance(positions, int) else None)
         if limit is not None and not (kept := load.reserved + 1 <= limit).all():
             if not kept.any():
-                raise InputError(f"max_model_len: {limit:,} tokens, all {len(load):,} requests have more")
+                raise InputError(f"max_model_len: {limit:,} tokens; all {len(load):,} requests are longer")
             load = load.only(kept)
         return load
 
@@ -391,7 +393,7 @@ class Pools(Immutable):
         engines = [profile.policy.name for profile in (prefill, decode)]
         if engines[0] != engines[1]:
             raise InputError(
-                f"pools: prefill is {engines[0]}'s and decode {engines[1]}'s; one engine serves both"
+                f"pools: prefill is {engines[0]}'s and decode {engines[1]}'s; both must have the same engine"
             )
         check_pools(engines[0], prefill.job.program, decode.job.program)
         check_drafts(prefill, decode)
@@ -445,7 +447,7 @@ class Pools(Immutable):
         counted = result_fields(asked, load, warm_up, max_ttft_s, max_tpot_s)
         goes_on = load.generate > 1
         if not goes_on.any():
-            raise InputError("pools: no request has a second token, decode servers have nothing to do")
+            raise InputError("pools: no request has a second token, so decode servers have no work")
         read, rest = self.halves(load)
         came = np.full(len(load), FOREVER)
         first = (

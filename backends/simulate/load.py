@@ -300,7 +300,7 @@ def length_distribution(name: str, said: object) -> Draw:
         with np.errstate(over="ignore"):
             found = np.maximum(np.rint(LAWS[word].draw(rng, count, *values)), 1)
         if found.max(initial=0) > LONGEST:
-            raise InputError(f"{name}: {said!r} gave more than {LONGEST:,} tokens, which are the most")
+            raise InputError(f"{name}: {said!r} gave more than {LONGEST:,} tokens, the limit")
         return np.asarray(found.astype(np.int64))
 
     return draw
@@ -527,7 +527,10 @@ def _csv(path: Path) -> Lines:
         form = next((f for f in CSV if {*f[:3]} <= {*header}), None)
         if form is None:
             known = "; ".join(", ".join(f[:3]) for f in CSV)
-            raise UnreadableError(f"columns {plain(', '.join(header))} are no trace; known are {known}")
+            raise UnreadableError(
+                f"columns {plain(', '.join(header))} do not belong to a known trace format; known "
+                f"formats: {known}"
+            )
         for row in reader:
             yield reader.line_num, _row(form, row)
 

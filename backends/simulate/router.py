@@ -54,7 +54,7 @@ def check_router(name: object, replicas: int) -> str:
     """
     known: str = choice("router", FIRST if name is None else name, tuple(ROUTERS))
     if name is not None and replicas == 1:
-        raise InputError(f"router: {known} distributes requests over several replicas, there is 1")
+        raise InputError(f"router: {known} distributes requests over several replicas, but there is only 1")
     return known
 
 

@@ -442,7 +442,8 @@ class ProgramEstimator:
     def __init__(self, program: Program, model: DeviceCostModel) -> None:
         if not model.symbolic:
             raise InputError(
-                f"simulate: {model.name} is a custom cost model; a simulation supports only llmir's own"
+                f"simulate: {model.name} is a custom cost model; a simulation supports only cost "
+                "models of llmir"
             )
         self.model, self.surface = model, Surface(program, model)
         self._keeps, self._parts = self.surface._keeps, in_flight(program)

@@ -53,7 +53,9 @@ class StepCode:
         if by == "numba" and not numba.available():
             raise InputError("by: numba is not installed: pip install 'llmir[numba]'")
         if not model.symbolic:
-            raise InputError(f"cost: {model.name} is a model of numbers; code is made of llmir's own")
+            raise InputError(
+                f"cost: {model.name} is a custom cost model; only cost models of llmir can be compiled"
+            )
         self.program, self.model, self.phase = program, model, phase
         self.cache_policy = policy(cache_policy).name
         self._codes: dict[tuple[Program, bool], StepFunction] = {}

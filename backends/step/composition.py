@@ -964,7 +964,7 @@ class Surface:
             kept = [a + b for a, b in zip(kept or (0,) * len(more), more, strict=True)]
             decodes += times.pop(chunk)
         if not decodes and not times:
-            raise InputError("surface: a step of no sequences; give decodes or chunks")
+            raise InputError("surface: the step has no sequences; pass decodes or chunks")
         parts = self._parts
         if parts > 1 and decodes:
             decodes, kept = binding(parts, decodes, 1, 0).symbols["B"], [total / parts for total in kept]

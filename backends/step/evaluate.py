@@ -493,7 +493,9 @@ def place_ranks(
     if shares := getattr(model, "of_links", ()):
         used = {*used_links(program, device), *_links(device, (row.work for row in sent))}
         if idle := [name for name in shares if name not in used]:
-            raise InputError(f"efficiency: {idle[0]} cannot act, nothing of {program.name} goes over it")
+            raise InputError(
+                f"efficiency: {idle[0]} has no effect, because {program.name} sends nothing over it"
+            )
     return model if device is model.device else move_model(model, device)
 
 

@@ -100,9 +100,7 @@ class Footprint(Points):
         `InputError` on a grid.
         """
         if self.shape:
-            raise InputError(
-                f"the tensors alive at the peak are those of one point, not of a grid {self.shape}"
-            )
+            raise InputError(f"the tensors at the peak need a report of one point, got a grid {self.shape}")
         return max(self.plan.memories, key=lambda memory: memory.peak(self.at)).fullest(self.at)
 
     @property
@@ -189,7 +187,7 @@ class Report(Footprint, Result):
         program, phase, at = batch_program(program, steps, phase)
         shape = at.shape
         if math.prod(shape) > POINTS:
-            raise InputError(f"a grid of {math.prod(shape):,} points, of which {POINTS:,} are the most")
+            raise InputError(f"a grid of {math.prod(shape):,} points; the limit is {POINTS:,}")
         if math.prod(shape) > LONG:
             import logging
 
@@ -563,7 +561,7 @@ def timeline(report: Report) -> tuple[TimeSlice, ...]:
     step of two phases, whose ops have no single order.
     """
     if report.shape:
-        raise InputError(f"a timeline shows one step, not a grid of {report.shape}")
+        raise InputError(f"a timeline needs a report of one point, got a grid of {report.shape}")
     if isinstance(report.at, MixedBinding) and len(set(report.at.phases)) > 1:
         raise InputError("a timeline shows a step of one phase; this step mixes prefill and decode")
     works = [_StageTimeline(report, stage) for stage in range(report.plan.depth)]

@@ -164,7 +164,8 @@ def check_nodes(of: RankTopology, device: Device) -> None:
         rings = (tuple(first + rank for rank in group) for first in mesh.group(axes - over))
         if len({(len(inside), met) for inside, met in (split_group(device, ring) for ring in rings)}) > 1:
             raise HardwareError(
-                f"{_holds(node)}: groups of {len(group)} ranks of {mesh} do not all lie alike over them"
+                f"{_holds(node)}: groups of {len(group)} ranks of {mesh} are not distributed over "
+                "nodes in the same way"
             )
 
 

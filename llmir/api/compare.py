@@ -94,7 +94,8 @@ def diff(
     requests = prompt is not None or generate is not None
     if requests and not (new is None and context is None):
         raise InputError(
-            "diff: new and context describe a step, prompt and generate describe requests; set one pair"
+            "diff: new and context describe a step, prompt and generate describe requests; set "
+            "only one of these pairs"
         )
     device = device_of(hw, options)
     devices = device, device if hw_after is None else load(hw_after)

@@ -49,7 +49,7 @@ def load(model: object, logits: str | None = None, *, lenient: bool = False, dra
         if logits is not None:
             raise InputError(f"logits: {path} is IR, which already states for which tokens lm_head runs")
         if draft:
-            raise InputError(f"draft: {path} is IR, which has already the phases that it has")
+            raise InputError(f"draft: {path} is IR, to which llmir cannot add a draft phase")
         return read_program(path)
     program = read(model, logits="last" if logits is None else logits, lenient=lenient, draft=draft)
     stored = program.facts.get("quantization")

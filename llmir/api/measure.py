@@ -87,12 +87,12 @@ def validate(
     if not callable(tell):
         arguments.refuse("tell", tell, "a function of a file's name, rows done and rows in all")
     if (program is None) != (hw is None):
-        raise InputError("validate: a chat log needs both, a program and the hw that it ran on")
+        raise InputError("validate: a chat log requires program and hw, the device that it ran on")
     unit = arguments.text("unit", unit)
     given = {"engine": engine, "unit": unit, "batch": batch if batch != 1 else None}
     if hw is None and (wrong := next((name for name, value in given.items() if value), None)):
         raise InputError(
-            f"validate: {wrong} {given[wrong]!r} applies only to chat logs; other tables name their own"
+            f"validate: {wrong} {given[wrong]!r} applies only to chat logs; other tables state their own"
         )
     if engine:
         model(device(hw), cost, engine)  # raise an error for an unknown device, cost model or engine
@@ -114,7 +114,7 @@ def _held_out_rows(
 
     if hw is not None or cost != "calibrated" or without:
         other = "a chat log" if hw is not None else "without" if without else f"cost {cost!r}"
-        raise InputError(f"folds: hosts are fitted to tables of whole models; leave {other} out")
+        raise InputError(f"folds: hosts are fitted only to tables of whole models; leave {other} out")
     return held_out_rows(paths, _built, [key.strip() for key in folds.split(",")], tell)
 
 
@@ -253,7 +253,7 @@ def measure(
         target.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(
-            f"{target}: is no folder and cannot become one, {error.strerror or error}"
+            f"{target}: is not a folder and cannot be created as one: {error.strerror or error}"
         ) from None
     points = measurement_plan(machine.facts, budget, quick=quick)
     timed = record(points, machine, budget, tell=lambda n, p: progress(p.file, n, len(points)))
@@ -277,7 +277,7 @@ def measure(
     own = machines(name)  # the folder may contain tables of other machines
     found = fit_cases(load_all(target, tell), machines, lambda _, case: case.device == own, tell)
     if not found:
-        raise InputError(f"{target}: too little was measured to fit anything; give it more seconds")
+        raise InputError(f"{target}: too few measurements for a fit; increase seconds")
     write_file(file, base + calibration_block(found))
     if hosts := _eager_cpus(machine, target, name, library.load(file), tell):
         write_file(file, base + calibration_block(found, hosts))

@@ -1049,7 +1049,7 @@ def limit_seconds(name: str, limit: float | str | None) -> float | None:
     if isinstance(limit, str) and ":" in limit:
         statistic = limit.partition(":")[0][:40]
         raise InputError(
-            f"{name}: {statistic}: is of simulated requests (llmir plan); say a time such as 30ms"
+            f"{name}: {statistic}: applies only to simulated requests (llmir plan); set a time such as 30ms"
         )
     return latency_limit(name, limit).seconds
 

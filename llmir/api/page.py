@@ -93,7 +93,9 @@ def setups(
     values = {name: axis(name, value) for name, value in {**AXES, **said}.items()}
     if (count := prod(map(len, values.values()))) > MOST:
         most = ", ".join(f"{name} has {len(its)}" for name, its in values.items() if len(its) > 1)
-        raise InputError(f"{count:,} set-ups; a page has {MOST} at most, leave some values out: {most}")
+        raise InputError(
+            f"{count:,} configurations; a page has at most {MOST}; leave some values out: {most}"
+        )
     check_unique(
         [load_device(str(hw)) for hw in values["hw"]]
     )  # an unknown name is an error, and not an impossible configuration

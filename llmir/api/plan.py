@@ -160,7 +160,9 @@ def plan(
     structures, refused = _structures(source, program, devices, types, options.engine, emit, most, steps)
     structures = [each._replace(**fixed) for each in structures]
     if not structures:
-        raise InputError(f"plan: no split can be, such as: {next(iter(refused.values())).why}")
+        raise InputError(
+            f"plan: no split is possible; the first reason is: {next(iter(refused.values())).why}"
+        )
     for structure in {each.device.name: each for each in structures}.values():
         if serving.link is not None:
             server_channel(structure.model, serving.link)
@@ -229,7 +231,9 @@ def _requests(traffic: Traffic | None) -> Any:
         raise InputError("traffic: requires a rate in requests per second, such as llmir.Traffic(rate=2)")
     record = record_or_default(Traffic, traffic)
     if name := next((name for name in record.given if name not in TRAFFIC), None):
-        raise InputError(f"{name}: has no effect in a plan, whose requests arrive at random; leave it out")
+        raise InputError(
+            f"{name}: has no effect in a plan, because its requests arrive at random; leave it out"
+        )
     if record.rate is None:
         raise InputError("rate: expected requests per second")
     defaults: dict[str, Any] = {"prompt": 2048, "generate": 128, "requests": 1000, "seed": 0}
@@ -262,7 +266,7 @@ def _served(
     each = requests.rate, requests.prompt, requests.generate, requests.requests
     served = Load(*each, *limits, longest, requests.prefix_hits, deals, requests.seed, *left)
     if served.answer < 2:
-        raise InputError(f"generate: {requests.generate}; a plan is for answers from 2 tokens up")
+        raise InputError(f"generate: {requests.generate}; a plan requires outputs of at least 2 tokens")
     if served.positions and served.read + served.answer > served.positions:
         raise InputError(length_error(served.read, served.answer, served.positions, program.name))
     return served

@@ -148,7 +148,9 @@ def trace(
         from llmir.backends.export.timeline import serving_trace
 
         if phase != "both" or rank is not None:
-            raise InputError("trace: of a simulation it has all servers' steps; leave phase and rank out")
+            raise InputError(
+                "trace: the trace of a simulation contains all servers; leave phase and rank out"
+            )
         return write_document(lambda: serving_trace(job), path)
     return write_trace(job, path, phase=phase, rank=rank)
 

@@ -170,7 +170,9 @@ def axis(name: str, said: object, called: str = "") -> tuple[Any, ...]:
     from llmir.backends.search.sweep import axis_values
 
     if name not in AXES:
-        raise InputError(f"{name!r} is no axis of a sweep; there are {', '.join(AXES)}{suggest(name, AXES)}")
+        raise InputError(
+            f"{name!r} is not an axis of a sweep; the axes are {', '.join(AXES)}{suggest(name, AXES)}"
+        )
     return axis_values(called or name, said, AXES[name].least)
 
 
@@ -222,7 +224,7 @@ class _SweepRequest:
         self.count = prod(len(self.axes[name]) for name in self.names)
         self.size = self.count * prod(map(len, self.points))
         if self.count > STRUCTURES:
-            raise InputError(f"{self.count:,} structures; a sweep has {STRUCTURES:,} at most")
+            raise InputError(f"{self.count:,} structures; the limit of a sweep is {STRUCTURES:,}")
         source = ModelSource.of(model)
         self.program, self.notes = source.load(), source.notes
         self.pipeline = steps_of(pipeline) if pipeline is not None else () if source.is_program else None

@@ -55,14 +55,14 @@ def read_bytes(path: str | os.PathLike[str], budget: Budget) -> bytes:
     except (OSError, ValueError, RuntimeError) as error:  # a name with a NUL, an unknown ~user
         raise UnreadableError(f"cannot be read ({getattr(error, 'strerror', None) or error})") from None
     if len(data) > budget.bytes:
-        raise UnreadableError(f"too large, of more than {budget.bytes:,} bytes")
+        raise UnreadableError(f"too large: more than {budget.bytes:,} bytes")
     return bytes(data)
 
 
 def decode_text(data: bytes, budget: Budget) -> str:
     """Decode bytes as UTF-8; UnreadableError for invalid bytes, an exceeded budget, or a long number."""
     if len(data) > budget.bytes:
-        raise UnreadableError(f"too large, of more than {budget.bytes:,} bytes")
+        raise UnreadableError(f"too large: more than {budget.bytes:,} bytes")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -315,7 +315,7 @@ def table(path: Path, more: str = "") -> Iterator[csv.DictReader[str]]:
             reader = csv.DictReader(_lines(file), restkey=more)
             header = reader.fieldnames or []
             if len(header) > COLUMNS:
-                raise UnreadableError(f"{len(header):,} columns, {COLUMNS:,} are the most")
+                raise UnreadableError(f"{len(header):,} columns; the limit is {COLUMNS:,}")
             if not any(header):
                 raise UnreadableError("the file is empty")
             yield reader
@@ -378,7 +378,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     for name, value in pairs:
         if found.setdefault(name, value) != value:
             both = (plain(json.dumps(x), 60) for x in (name, found[name], value))
-            raise UnreadableError("{} is there twice, as {} and {}".format(*both))
+            raise UnreadableError("{} occurs twice, as {} and {}".format(*both))
     return found
 
 

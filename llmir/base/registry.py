@@ -192,12 +192,12 @@ def load_plugin(plugin: str | os.PathLike[str]) -> ModuleType:
     name = os.fspath(plugin) if isinstance(plugin, str | os.PathLike) else None
     if not isinstance(name, str) or not name or "\0" in name:
         got = f"a {type(plugin).__name__}" if name is None else plain(str(name))
-        raise PluginError(f"a plugin is the name of a module, or a file .py; got {got!r}")
+        raise PluginError(f"a plugin must be the name of a module or a .py file, got {got!r}")
     shown = plain(name)
     if name.endswith(".py") or os.sep in name:
         path = os.path.realpath(os.path.expanduser(name))
         if not os.path.isfile(path) or not path.endswith(".py"):
-            raise PluginError(f"plugin {shown}: there is no such file .py")
+            raise PluginError(f"plugin {shown}: no such .py file")
         return _guarded(shown, path, lambda: _import_file(path))
     return _load_module(shown, name)
 
@@ -231,7 +231,7 @@ def _guarded(name: str, module: str, bring: Callable[[], ModuleType]) -> ModuleT
     except ModuleNotFoundError as error:
         if error.name != module:
             raise PluginError(f"plugin {name}: module {error.name!r} is not installed") from error
-        raise PluginError(f"plugin {name}: there is no such module; a file's name ends in .py") from None
+        raise PluginError(f"plugin {name}: no such module; the name of a file must end in .py") from None
     except (Exception, SystemExit) as error:  # the code of a plugin may raise anything
         raise PluginError(f"plugin {name}: {_error_text(error, module)}") from error
     return _loaded[module]

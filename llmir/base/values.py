@@ -25,13 +25,13 @@ class FrozenDict(dict[K, V]):
     >>> rates["bf16"] = 2.0
     Traceback (most recent call last):
     ...
-    TypeError: a FrozenDict is read-only; dict(...) of it is a copy that is not
+    TypeError: a FrozenDict is read-only; dict(...) makes a copy that can be edited
     """
 
     __slots__ = ()
 
     def _refuse(self, *arguments: object, **named: object) -> NoReturn:
-        raise TypeError(f"a {type(self).__name__} is read-only; dict(...) of it is a copy that is not")
+        raise TypeError(f"a {type(self).__name__} is read-only; dict(...) makes a copy that can be edited")
 
     __setitem__ = __delitem__ = __ior__ = _refuse
     clear = pop = popitem = setdefault = update = _refuse

@@ -77,7 +77,7 @@ def calibrate(
         if wrong := next((name for name, value in given.items() if value), None):
             raise InputError(f"--run: measures all kernels of eager PyTorch; leave {wrong} out")
         if output_file is None:
-            raise InputError("--run: -o must name the folder that the measured times go to")
+            raise InputError("--run: requires -o with the folder for the measured times")
         with bar() as progress:
             about: dict[str, Any] = {"hw": device, "seconds": seconds, "quick": quick, "progress": progress}
             found = measure.measure(output_file, tell=output.note, **about)

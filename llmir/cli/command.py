@@ -106,7 +106,7 @@ def check_outputs(given: Mapping[str, Any], params: Iterable[click.Parameter]) -
             from llmir.base.names import plain
 
             shown = f"{option} {plain(str(path))}"
-            raise InputError(f"{shown}: is an input of this command, it is not overwritten")
+            raise InputError(f"{shown}: is an input of this command, and is not overwritten")
 
 
 def _files(value: object) -> Iterator[str]:

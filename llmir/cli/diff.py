@@ -121,7 +121,8 @@ def _pipelines(given: dict[str, Any], models: tuple[str, str]) -> Iterable[Seque
         return [before or ""], [engines[1] if after is None else after]
     if two or before is not None or after is not None:
         raise click.UsageError(
-            "--pass: says both sides already, with --before, --after, MODEL2, --hw-after or --engine-after"
+            "--pass: already defines both sides, so it excludes --before, --after, MODEL2, "
+            "--hw-after or --engine-after"
         )
     return around(given["step"], engines[0])
 

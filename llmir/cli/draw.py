@@ -46,7 +46,7 @@ def draw(**given: Any) -> None:
 
     target = given["output_file"]
     if target == "-":
-        raise click.UsageError("-o -: a picture goes to a file, such as llama.svg")
+        raise click.UsageError("-o -: a picture must be written to a file, such as llama.svg")
     if target is not None:
         output.choose(target, None, Workload, picture=True)
     if given["phase"] == "decode" and given["generate"] == 1:

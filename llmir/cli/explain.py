@@ -79,8 +79,8 @@ def _check(ctx: click.Context, idle: tuple[str, ...], op: str) -> None:
     """Raise InputError for options that have no effect on the explanation."""
     for name in idle:
         if ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE:
-            says = "of a step, and memory is of all" if op == MEMORY else "of memory, which no op depends on"
-            raise InputError(f"--{name.replace('_', '-')}: is {says}; leave it out")
+            says = "a step, not to memory" if op == MEMORY else "memory, which no op depends on"
+            raise InputError(f"--{name.replace('_', '-')}: applies only to {says}; leave it out")
 
 
 def _hint(given: dict[str, Any]) -> str:

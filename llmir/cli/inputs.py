@@ -180,7 +180,7 @@ def hardware(given: Mapping[str, Any], *programs: Program) -> str | Device:
 
     name, cluster, network = given["hw"], given["cluster"], given["network"]
     if cluster is not None and name is not None:
-        raise InputError(f"--cluster {cluster}: names the device too; leave out --hw {name}")
+        raise InputError(f"--cluster {cluster}: already selects the device; leave out --hw {name}")
     found = ("h100-sxm" if name is None else str(name)) if cluster is None else library.cluster(str(cluster))
     return found if network is None else join_nodes(found, str(network), *programs)
 
@@ -215,7 +215,7 @@ def join_nodes(device: str | Device, network: str, *programs: Program) -> Device
     most = max(program.devices for program in programs)
     if found.node and most <= found.node.devices:
         node = f"one node of {found.node.devices} devices holds all {most} ranks"
-        raise InputError(f"--network {network}: {node}; --tp, --pp and --dp say how many there are")
+        raise InputError(f"--network {network}: {node}; --tp, --pp and --dp set the number of ranks")
     return found
 
 
@@ -266,7 +266,9 @@ def check_drafts(given: Mapping[str, Any]) -> None:
             "--draft-tokens: requires --acceptance, the probability that a draft token is accepted"
         )
     if given.get("draft") and said["draft_model"]:
-        raise InputError(f"--draft-model {said['draft_model']}: --draft has the model's own layer draft")
+        raise InputError(
+            f"--draft-model {said['draft_model']}: --draft already selects the model's own layer"
+        )
 
 
 def drafts(given: Mapping[str, Any]) -> Drafts | None:

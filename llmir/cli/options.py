@@ -279,7 +279,7 @@ _RECORDS = {record.__name__: record for record in (Estimation, Precision, Parall
 def _renamed(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
     """Raise `InputError` for `--plan FILE`, the former name of `--precision FILE`."""
     if value is not None:
-        raise InputError(f"--plan: is --precision {value} now; `llmir plan` searches for plans")
+        raise InputError(f"--plan: is now called --precision {value}; `llmir plan` searches for plans")
 
 
 lenient = take(Lowering, "lenient")

@@ -84,7 +84,7 @@ def _suffixed(
         got = f"suffix {suffix!r} is unknown" if suffix else "no suffix"
         raise InputError(f"{output}: {got}; allowed are {', '.join(known())}")
     if form not in (None, found):
-        raise InputError(f"{output}: the suffix says {found}, {option} says {form}")
+        raise InputError(f"{output}: the suffix means {found}, but {option} is {form}")
     check_writable(output)
     return found
 

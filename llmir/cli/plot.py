@@ -60,7 +60,7 @@ def plot(**given: Any) -> None:
         hint = f"; {ELSEWHERE[kind]}" if kind in ELSEWHERE else ""
         raise InputError(f"KIND: expected one of {', '.join(KINDS)}; got {kind!r}{hint}")
     if target == "-":
-        raise InputError("-o -: a picture goes to a file, such as roofline.png")
+        raise InputError("-o -: a picture must be written to a file, such as roofline.png")
     _acting(given)
     check("plot")
     if target is not None:
@@ -83,7 +83,7 @@ def _acting(given: Mapping[str, Any]) -> None:
     if given["by"] is not None and kind != "distributions":
         raise InputError(f"--by {given['by']}: applies only to distributions, not to {kind}")
     if phase != "both" and kind not in STEPS:
-        raise InputError(f"--phase {phase}: is of {', '.join(STEPS)}; {kind} has decode steps")
+        raise InputError(f"--phase {phase}: applies only to {', '.join(STEPS)}; {kind} shows decode steps")
 
 
 def _plot(kind: str, job: Workload, given: Mapping[str, Any]) -> Callable[[Any], Any]:

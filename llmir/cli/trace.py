@@ -42,7 +42,7 @@ def trace(**given: Any) -> None:
     llmir trace llama3.1-405b --tp 8 --pp 2 --batch 16 --phase decode -o step.html
     """
     if given["output_file"] == "-":
-        raise click.UsageError("-o -: a trace goes to a file, such as llama.json.gz")
+        raise click.UsageError("-o -: a trace must be written to a file, such as llama.json.gz")
     program = inputs.lower(given)
     job = inputs.workload(program, given)
     target = given["output_file"] or output.file_name(program.name, ".trace.json.gz")

@@ -130,7 +130,7 @@ def _chat(ctx: click.Context, given: dict[str, Any]) -> dict[str, Any]:
         ) == ParameterSource.COMMANDLINE:
             option = name.replace("_", "-")
             raise InputError(
-                f"--{option}: applies only to chat logs with --model; other tables name what ran"
+                f"--{option}: applies only to chat logs with --model; other tables state what ran"
             )
     return {}
 

@@ -32,7 +32,7 @@ def product(block: str = "mlp", axes: str = "(embed, inner)") -> Program:
         (
             product("router"),
             "quantize{weights=fp8}",
-            "weights of compressor, embedding, lm_head, norm, router stay",
+            "weights of compressor, embedding, lm_head, norm, router, streams stay",
         ),
         (product("lm_head"), "quantize{weights=mxfp4, activations=mxfp4}", "weights mxfp4: no weight"),
         (
@@ -52,12 +52,12 @@ def product(block: str = "mlp", axes: str = "(embed, inner)") -> Program:
         (
             product(),
             "quantize{plan=(mlp:keep)}",
-            "nothing to keep 'mlp' from, since nothing is said of weights",
+            "nothing to keep 'mlp' from, because there is no dtype for weights",
         ),
         (
             product(),
             "quantize{weights=fp8, plan=(mlp:(activations=keep))}",
-            "nothing to keep 'mlp' from, since nothing is said of activations",
+            "nothing to keep 'mlp' from, because there is no dtype for activations",
         ),
         (
             product(),

@@ -227,7 +227,7 @@ def test_the_largest_batch_is_of_whole_micro_batches() -> None:
         ("stages{layers=(a, b)}", "stages: layers: expected an integer from 1 to 2**48, got 'a'"),
         ("stages{pp=3, layers=(16, 16)}", "stages: pp is 3, but layers has 2 stages: 16 + 16"),
         ("stages{pp=2, micro_batches=0}", "micro_batches: expected an integer from 1 to 1,048,576, got 0"),
-        ("unroll,stages{pp=2}", "Llama-3.1-8B has no repeated layers to split; stages go before unroll"),
+        ("unroll,stages{pp=2}", "Llama-3.1-8B has no repeated layers to split; run stages before unroll"),
         ("stages{pp=2},stages{pp=2}", "Llama-3.1-8B is in 2 stages already"),
     ],
 )

@@ -63,12 +63,12 @@ def curves(name: str, over: str, data: Workload | Report | Sweep) -> CurveGroup:
 def of_report(name: str, over: str, step: Report) -> CurveGroup:
     """The points of a grid in which only the axis `over` varies."""
     if np.ndim(step.time_s) != 1 or step.beside:
-        raise InputError(f"{name}: takes a report on a grid of one axis, such as {over}=[1, 2, 4]")
+        raise InputError(f"{name}: expected a report on a grid of one axis, such as {over}=[1, 2, 4]")
     grid = {axis: np.broadcast_to(getattr(step, axis), step.shape) for axis in ("batch", "new", "context")}
     varies = [axis for axis, values in grid.items() if len(set(values.tolist())) > 1]
     if varies not in ([over], []):
         raise InputError(
-            f"{name}: {' and '.join(varies)} varies; it takes a report of one {over} after another"
+            f"{name}: {' and '.join(varies)} also varies; expected a report in which only {over} varies"
         )
     order = np.argsort(grid[over], kind="stable")
     error = np.nan if step.error is None else step.error
@@ -140,13 +140,13 @@ def of_sweep(name: str, over: str, sweep: Sweep) -> CurveGroup:
     curves.
     """
     if len(sweep.axes[over]) < 2:
-        raise InputError(f"{name}: this sweep has one {over}; it takes one of several")
+        raise InputError(f"{name}: this sweep has only one {over}; expected several")
     found = tuple(_lines(over, sweep))
     if not found:
         raise InputError(f"{name}: all rows of this sweep are refused")
     if len(found) > len(MARKS):
         others = " and ".join(a for a, v in sweep.axes.items() if len(v) > 1 and a != over)
-        raise InputError(f"{name}: {len(found)} curves, by {others}; it takes up to {len(MARKS)}")
+        raise InputError(f"{name}: {len(found)} curves, one for each of {others}; the limit is {len(MARKS)}")
     about = " · ".join([*fixed(sweep, "hw"), *sweep.basis])
     device = " and ".join(map(str, sweep.axes["hw"]))
     title = f"{sweep.model} on {device}: steps by {over}"

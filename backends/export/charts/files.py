@@ -103,7 +103,7 @@ def sweep(found: Sweep, form: str) -> bytes:
     if many["batch"] or many["context"]:
         plot = curves.batch if many["batch"] else curves.context
         return render_plot(lambda ax: plot(found, ax), form)
-    raise InputError("a picture of a sweep is over its batches or contexts; this one has one of each")
+    raise InputError("a picture of a sweep needs several batches or contexts; this sweep has one of each")
 
 
 def rates(found: RateSeries, form: str) -> bytes:

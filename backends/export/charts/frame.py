@@ -74,7 +74,7 @@ def ready(name: str, ax: Any) -> Any:
 
     if ax is None or isinstance(ax, Axes):
         return ax
-    raise InputError(f"{name}: ax is a {type(ax).__name__}; it takes Axes of matplotlib, or None")
+    raise InputError(f"{name}: ax is a {type(ax).__name__}; expected Axes of matplotlib, or None")
 
 
 def pad(figure: Any) -> None:

@@ -86,9 +86,9 @@ def front(data: Plans | Sweep, ax: Any = None) -> Any:
     """`llmir.plot_front`."""
     found = of_plans(data) if isinstance(data, Plans) else of_sweep(data)
     if not found:
-        raise InputError("plot_front: no plan fits, so that there is no front")
+        raise InputError("plot_front: no plan fits in memory, so there is no front")
     if len(found) > len(MARKS):
-        raise InputError(f"plot_front: {len(found)} devices; it takes up to {len(MARKS)}")
+        raise InputError(f"plot_front: {len(found)} devices; the limit is {len(MARKS)}")
     ax = axes("plot_front", ax, 5.6)
     for each, mark in zip(found, MARKS, strict=False):
         off = each.fits & ~each.front

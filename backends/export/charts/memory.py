@@ -157,7 +157,7 @@ def moments(step: Report) -> list[tuple[str, float]]:
     iteration.
     """
     if step.shape:
-        raise InputError(f"plot_memory: takes a step at one point, not on a grid of {step.shape}")
+        raise InputError(f"plot_memory: expected a step at one point, got a grid of {step.shape}")
     fullest = max(step.plan.memories, key=lambda memory: memory.peak(step.at))
     return [(moment.op, float(step.at(moment.bytes))) for moment in fullest.moments]
 

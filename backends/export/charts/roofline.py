@@ -52,7 +52,7 @@ def steps(name: str, data: Workload | Report) -> Mapping[str, Report]:
     """The steps of a workload by phase, or the single step of a report; InputError for a grid."""
     found = data.steps if isinstance(data, Workload) else {data.phase or "step": data}
     if shape := next((step.shape for step in found.values() if step.shape), ()):
-        raise InputError(f"{name}: takes a step at one point, not on a grid of {shape}")
+        raise InputError(f"{name}: expected a step at one point, got a grid of {shape}")
     return found
 
 

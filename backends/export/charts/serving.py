@@ -168,9 +168,7 @@ def rate_of(run: Simulation | Replications) -> float:
     each = run.runs if isinstance(run, Replications) else (run,)
     rates = [one.rate for one in each]
     if any(one.load.users for one in each) or not all(rates):
-        raise InputError(
-            "plot_latencies: takes runs at a rate; users of a closed loop come as they are answered"
-        )
+        raise InputError("plot_latencies: expected runs with a request rate; a closed loop has none")
     return float(np.mean([rate for rate in rates if rate]))
 
 
@@ -208,7 +206,9 @@ def latencies(data: Iterable[Simulation | Replications], ax: Any, of: str, asked
     one = _one(runs[0])
     choice("of", of, tuple(one.latencies))
     if len({(r.job.program.name, r.job.device.name) for r in map(_one, runs)}) > 1:
-        raise InputError("plot_latencies: the runs are of several models or devices; it takes those of one")
+        raise InputError(
+            "plot_latencies: the runs have several models or devices; expected runs of one model and device"
+        )
     found = curves(of, runs)
     ax = axes("plot_latencies", ax, 4.8)
     words = draw(ax, of, runs, asked)

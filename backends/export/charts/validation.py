@@ -50,7 +50,9 @@ def check(folder: str | os.PathLike[str]) -> Path:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise OutputError(f"{plain(str(folder))}: cannot be made ({error.strerror or error})") from None
+        raise OutputError(
+            f"{plain(str(folder))}: the folder cannot be created ({error.strerror or error})"
+        ) from None
     if not os.access(path, os.W_OK | os.X_OK):
         raise OutputError(f"{plain(str(folder))}: no permission to write")
     return path

@@ -193,7 +193,7 @@ def _steps(job: Report | Workload, phase: str) -> list[Report]:
     phase = choice("phase", phase, PHASES)
     if isinstance(job, Report):
         if job.shape:
-            raise InputError(f"a picture shows one point, not a grid of {job.shape}")
+            raise InputError(f"draw: expected a report of one point, got a grid of {job.shape}")
         return [job]
     if phase not in ("both", *job.steps):
         why = {"encode": "without images", "decode": "that generates 1 token", "draft": "without draft"}.get(

@@ -78,7 +78,7 @@ def page(setups: Sequence[Setup], start: Mapping[str, int], version: str, max_si
     configuration is possible, or if a step is not a function of three sizes: `RequestCode`.
     """
     if len(setups) > MOST:
-        raise InputError(f"{len(setups):,} set-ups; a page has {MOST} at most, leave some values out")
+        raise InputError(f"{len(setups):,} configurations; a page has at most {MOST}; leave some values out")
     told, functions = document(setups, start, version)
     made, _ = _whole(_read_asset("index.html"), told, "main", functions.source, _read_asset("style.css"))
     return _sized(made, max_size, f"ask for fewer set-ups than {len(setups)}" if len(setups) > 1 else "")

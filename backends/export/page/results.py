@@ -38,10 +38,10 @@ def workload(job: Workload, *, max_size: int | None = None) -> str:
     from .setups import Setup
 
     if type(job) is not Workload:
-        raise InputError(f"page: computes plain requests; this is a {type(job).__name__}")
+        raise InputError(f"page: expected a plain workload, got a {type(job).__name__}")
     told = {f.name for f in fields(job) if f.metadata and getattr(job, f.name) != f.default}
     if other := sorted(told - {*_SIZES}):
-        raise InputError(f"page: computes without {' and '.join(other)}; leave out what it has no place for")
+        raise InputError(f"page: does not support {' and '.join(other)}; leave it out")
     split = {f.name: getattr(job.program.parallelism, f.name) for f in fields(job.program.parallelism)}
     split["micro_batches"] = job.program.micro_batches
     values = {"hw": job.device.name, **{name: n for name, n in split.items() if name == "tp" or n > 1}}

@@ -379,7 +379,7 @@ def document(
         own["values"] = {k: v for k, v in setup.values.items() if v is not None}
     program = next((s.program for s, own in zip(setups, made, strict=True) if not own["why"]), None)
     if program is None:
-        raise InputError(f"report: no set-up can be, such as: {made[0]['why']}")
+        raise InputError(f"report: no configuration is possible; the first reason is: {made[0]['why']}")
     return {
         "version": version,
         "model": program.name,

@@ -348,7 +348,9 @@ def held_out_rows(
     found = runs_of(paths, build)
     groups = [_key(by, run.model, run.device, run.release, run.tp) for run in found]
     if len(set(groups)) < 2:
-        raise InputError(f"folds: {','.join(by)}: all rows are alike in them, none can be left out")
+        raise InputError(
+            f"folds: {','.join(by)}: all rows have equal values in these columns, so no group can be held out"
+        )
     judged: dict[tuple[str, int, str], ValidationRow] = {}
     known = set(groups)
     for number, (rest, left) in enumerate(group_folds(groups, folds=folds)):

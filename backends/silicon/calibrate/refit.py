@@ -114,7 +114,7 @@ def _spread_rows(case: CalibrationCase) -> Iterator[dict[str, Any]]:
 
 def _alone(found: Sequence[T], target: str, what: str, names: Sequence[str]) -> Sequence[T]:
     if len(found) > 1:
-        raise InputError(f"{target}: a file is of one {what}, say which with --{what}: {', '.join(names)}")
+        raise InputError(f"{target}: a file contains one {what}; select it with --{what}: {', '.join(names)}")
     return found
 
 

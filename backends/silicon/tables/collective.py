@@ -137,7 +137,7 @@ def collective(op: str, ranks: int, narrow: bool, nodes: float = 1, slots: int =
 def laid(ranks: int, nodes: float, slots: int) -> Mesh:
     """The mesh of `ranks` ranks over `nodes` nodes with `slots` devices each."""
     if ranks % nodes or slots % (ranks / nodes):
-        raise InputError(f"{ranks} ranks do not lie alike over {nodes:g} nodes of {slots}")
+        raise InputError(f"{ranks} ranks are not distributed evenly over {nodes:g} nodes of {slots}")
     each = int(ranks / nodes)
     return Mesh((("tp0", int(nodes)), ("idle", slots // each if nodes > 1 else 1), ("tp1", each)))
 

@@ -121,7 +121,7 @@ def measurements(file: str, t: Table, names: Sequence[str], unit: str) -> dict[s
     for column, metric, scale in timed(names, unit):
         if not scale:
             units = " or ".join(f"{column}_{name}" for name in UNITS)
-            raise InputError(f"{file}: {column} states no unit; call it {units}, or say --unit")
+            raise InputError(f"{file}: {column} states no unit; rename it to {units}, or set --unit")
         found.setdefault(metric, t[column] * scale)
     return found
 

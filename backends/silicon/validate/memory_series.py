@@ -41,7 +41,7 @@ def tokens_out(file: str, t: Table, on: ChatSetup, pricing: CostModelChoice, pro
     if not np.isnan(t["token"]).any():
         return t["token"]
     if np.isnan(t["time_s"]).any():
-        raise InputError(f"{file}: a row of a series says its token or its time_s; give one of them to all")
+        raise InputError(f"{file}: each row needs token or time_s; use the same column in all rows")
     last = float(t["time_s"].max())
 
     def step(new: Any, context: Any) -> Any:

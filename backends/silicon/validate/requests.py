@@ -76,11 +76,11 @@ def measured_request(t: Table, i: int) -> MeasuredRequest:
     if kind not in KINDS:
         raise InputError(f"kind {kind!r}; known are {', '.join(KINDS)}")
     if t["mode"][i] == "disagg":
-        raise InputError("prefill and decode on GPUs of their own (disagg)")
+        raise InputError("prefill and decode run on separate GPUs (disagg)")
     if t["mode"][i] in MODES.values():
         raise InputError(f"{t['mode'][i]}: the table does not state its layout")
     if "spec-decode" in t["flag"][i]:
-        raise InputError("speculative decoding may be on")
+        raise InputError("the row may include speculative decoding")
     layout = _layout(t, i)
     batch = (
         0
@@ -94,7 +94,7 @@ def measured_request(t: Table, i: int) -> MeasuredRequest:
     devices = layout.tp * layout.pp * layout.dp
     figures = _figures(t, i, kind, batch, prompt, generate, devices)
     if not figures:
-        raise InputError("nothing is measured that can be compared" if generate else "osl is empty")
+        raise InputError("the row has no measured value that can be compared" if generate else "osl is empty")
     serving, chunk = kind == "serving_closed_loop", _chunk(t, i)
     return MeasuredRequest(layout, batch, prompt, generate or 1, figures, serving, chunk, _manner(t, i))
 
@@ -169,7 +169,7 @@ def _layout(t: Table, i: int) -> ModelSetup:
     if missing:
         left = 1 if math.isnan(gpus) else gpus / stated
         if left % 1 or (left > 1 and len(missing) > 1):
-            raise InputError(f"{', '.join(missing)}: how {gpus:g} GPUs are used is not said")
+            raise InputError(f"{', '.join(missing)}: the row does not state how {gpus:g} GPUs are used")
         degrees |= dict.fromkeys(missing, 1) | {missing[0]: int(left)}
     elif not math.isnan(gpus) and gpus != stated:
         raise InputError(f"num_gpus is {gpus:g}, but tp·pp·dp is {stated}")

@@ -77,7 +77,7 @@ def validate(
         format, rows = load(path)
         if isinstance(format, ChatTable | MemorySeriesTable) != (on is not None):
             what = "chat log" if format.name == "chat" else format.name
-            needs = f"a {what} needs --model and --hw"
+            needs = f"a {what} requires --model and --hw"
             apart = f"a table of {format.name} rows says on what it ran: leave out --model"
             raise InputError(f"{path.name}: {apart if on else needs}")
         problems += rows.problems

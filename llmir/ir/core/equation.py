@@ -39,7 +39,7 @@ class Dimension:
         try:
             parts = [sizes[a] for a in self.axes]
         except KeyError as missing:
-            raise VerifyError(f"no operand says how large axis {missing} is") from None
+            raise VerifyError(f"no operand determines the size of axis {missing}") from None
         if self.end_to_end:
             return sum(parts[1:], start=parts[0])
         return product(parts)
@@ -150,10 +150,12 @@ class Equation:
                 if placement and axis in self.whole:
                     raise VerifyError(f'"{self.text}": axis {axis!r} must stay whole, got {tensor}')
                 if split.setdefault(axis, placement) != placement:
-                    raise VerifyError(f'"{self.text}": axis {axis!r} lies in two ways, one is {tensor}')
+                    raise VerifyError(
+                        f'"{self.text}": axis {axis!r} has two placements, one of them is {tensor}'
+                    )
             pair = tuple(d.axes[0] for d in term[:2])
             if tokens.setdefault(pair, tensor.tokens) != tensor.tokens:
-                raise VerifyError(f'"{self.text}": tokens lie in two ways, one is {tensor}')
+                raise VerifyError(f'"{self.text}": tokens have two placements, one of them is {tensor}')
         return self._checked(split, {p: t for p, t in tokens.items() if t}, partial)
 
     def carries(self, pair: tuple[str, ...]) -> bool:
@@ -172,7 +174,8 @@ class Equation:
             raise VerifyError(f'"{self.text}": two axes are split over one mesh axis')
         if both := partial & set(used):
             raise VerifyError(
-                f'"{self.text}": a sum is owed over mesh axis {min(both)!r}, which splits an axis too'
+                f'"{self.text}": the result is a partial sum over mesh axis {min(both)!r}, which '
+                "splits an axis too"
             )
         if over:
             firsts = [tuple(d.axes[0] for d in term[:2]) for term in self.operands]

@@ -103,7 +103,9 @@ class Graph(Immutable, Displayable):
                 raise VerifyError(f"graph @{name}: two ops are called %{node.name}")
             for value in node.operands:
                 if value.node not in found:
-                    raise VerifyError(f"graph @{name}: %{node.name} uses {value}, which is not there yet")
+                    raise VerifyError(
+                        f"graph @{name}: %{node.name} uses {value}, which is not defined before it"
+                    )
             found[node.name] = node
         given = arguments.items("outputs", outputs, "values", most=_MOST_NODES, error=VerifyError)
         vars(self).update(name=name, outputs=given, _nodes=FrozenDict(found))

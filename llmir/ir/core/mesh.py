@@ -75,7 +75,7 @@ class Mesh:
         if self.sp and self.degree("tp") == 1:
             raise VerifyError(f"mesh {self}: sp splits tokens over the ranks of tp, of which there is one")
         if self.devices > MOST_DEVICES:
-            raise VerifyError(f"mesh of {self.devices:,} devices: {MOST_DEVICES:,} are the most")
+            raise VerifyError(f"mesh of {self.devices:,} devices: the limit is {MOST_DEVICES:,}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Without its hash, because hashes of strings differ between processes."""

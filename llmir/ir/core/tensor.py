@@ -55,7 +55,7 @@ class Tensor(Immutable):
         except TypeError:
             refuse("shape", shape, "a list of sizes", VerifyError)
         if len(sizes) > MOST_DIMENSIONS:
-            raise VerifyError(f"a tensor of {len(sizes):,} dimensions: {MOST_DIMENSIONS} are the most")
+            raise VerifyError(f"a tensor of {len(sizes):,} dimensions: the limit is {MOST_DIMENSIONS}")
         key = (sizes, dtype, tuple(placements) or ((),) * len(sizes), partial, tokens)
         vars(self).update(zip(("shape", "dtype", "placements", "partial", "tokens"), key, strict=True))
         vars(self).update(_key=key, _hash=hash(key))

@@ -137,7 +137,7 @@ def parse_pipeline(text: str) -> list[Pass | Function]:
 def _parse_pass(text: str) -> Pass | Function:
     name, brace, rest = text.partition("{")
     if brace and not rest.rstrip().endswith("}"):
-        raise PassError(f"pass {text!r}: the brace does not close")
+        raise PassError(f"pass {text!r}: a closing brace is missing")
     kind = _named(name.strip())
     options = split_commas(rest.rstrip().removesuffix("}"))
     phases = [part for part in options if part.partition("=")[0].strip() == "phase"]
@@ -150,7 +150,7 @@ def _parse_pass(text: str) -> Pass | Function:
     if is_pass(kind):
         return kind(**_options(kind, rest.rstrip().removesuffix("}")))
     if brace and rest.rstrip() != "}":
-        raise PassError(f"pass {name.strip()} is a function, it has no options")
+        raise PassError(f"pass {name.strip()} is a function and has no options")
     return cast(Function, kind)
 
 
@@ -204,7 +204,7 @@ def _options(kind: type[Pass], text: str) -> dict[str, Any]:
         options[key] = parse_field(value) if plainly else value
     missing = [k for k, f in known.items() if f.default is MISSING and k not in options]
     if missing:
-        raise PassError(f"pass {name}: option {missing[0]!r} is needed")
+        raise PassError(f"pass {name}: option {missing[0]!r} is required")
     return options
 
 

@@ -192,7 +192,7 @@ def _verify_nesting(program: Program) -> None:
         if len(path) + levels > MOST_LEVELS:
             raise VerifyError(f"graph @{name}: repeats are nested more than {MOST_LEVELS} deep")
         if ops > MOST_OPS:
-            raise VerifyError(f"graph @{name} runs {ops:,} ops: {MOST_OPS:,} are the most")
+            raise VerifyError(f"graph @{name} runs {ops:,} ops: the limit is {MOST_OPS:,}")
         return ops, levels
 
     for name in program.graphs:

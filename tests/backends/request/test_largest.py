@@ -214,7 +214,7 @@ def test_not_even_one(run: Run) -> None:
     ("arguments", "says"),
     [
         (("--max-tpot", "20m"), "has no unit"),
-        (("--max-tpot", "p50:20ms"), "of simulated requests"),
+        (("--max-tpot", "p50:20ms"), "only to simulated requests"),
         (("--max-tpot", "20ms", "--generate", "1"), "no later one"),
         (("--max-ttft", "0s"), "above 0"),
         (("--max-model-len", "100"), "2,176 tokens"),

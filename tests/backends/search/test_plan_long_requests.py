@@ -132,7 +132,7 @@ def test_a_candidate_that_fails_in_a_run_is_one_that_loses(
     """As where a run draws more requests than were looked at before it."""
 
     def fail(*_: object) -> None:
-        raise InputError("does not fit: the cache holds 9 tokens at most; request 1 of 10 tokens")
+        raise InputError("does not fit: the cache holds at most 9 tokens; request 1 of 10 tokens")
 
     plans = llmir.plan(
         "llama3.1-8b",

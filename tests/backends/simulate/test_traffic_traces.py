@@ -75,7 +75,11 @@ def test_each_format_says_the_same_requests(tmp_path: Path, name: str, text: str
             "row 1 (line 2): arrived_at is '-0.5', expected a time from 0 up",
         ),
         ("v.csv", VIDUR.splitlines()[0], "has no requests"),
-        ("x.csv", "a,b\n1,2\n", "columns a, b are no trace; known are TIMESTAMP, ContextTokens"),
+        (
+            "x.csv",
+            "a,b\n1,2\n",
+            "columns a, b do not belong to a known trace format; known formats: TIMESTAMP, ContextTokens",
+        ),
         ("m.jsonl", MOONCAKE.replace("396", '"x"'), "row 2 (line 2): input_length is 'x'"),
         (
             "m.jsonl",

@@ -194,7 +194,7 @@ def test_what_copies_cannot_do(model: str, passes: str, says: str) -> None:
 
 
 def test_a_law_of_fewer_places_than_experts() -> None:
-    with pytest.raises(VerifyError, match="128 experts do not lie in 100 places"):
+    with pytest.raises(VerifyError, match="128 experts do not fit in 100 places"):
         law("replicas(100, chance)").busiest(4, 8, 16, 128)
     for text in ("replicas(0, chance)", "replicas(8, 3)"):
         with pytest.raises(VerifyError):
