@@ -297,8 +297,8 @@ class Replica:
     """A simulated replica of a structure; `steps` are step times that are estimated once for all runs and
     settings.
 
-    `room` increases the capacity of the engine. Limits and headroom of the traffic do not change runs, so that
-    searches which differ only in these share the replica.
+    `room` increases the capacity of the engine. Limits and headroom of the traffic do not change runs, so
+    searches that differ only in these share the replica.
     """
 
     def __init__(
