@@ -113,7 +113,7 @@ class Search:
     def relaxed(self, traffic: Traffic, room: Room = as_it_is) -> Search:
         """The search with other limits, headroom or margin of the traffic, and other `room` on each replica.
 
-        """The search with other limits, headroom or margin of the traffic, and other `room` on replicas.
+        `room` is the space in memory. All plans are simulated with the full budget of runs. Searches with
         equal times and room share runs.
         """
         assert self.points is not None
