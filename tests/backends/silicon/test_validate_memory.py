@@ -131,7 +131,7 @@ def test_a_pool_is_there_from_the_start(tmp_path: Path) -> None:
     ("text", "options", "says"),
     [
         ("input_tokens,memory_MiB\n512,1\n", {}, "needs token or time_s"),
-        ("input_tokens,token,memory_MiB\n512,1,1\n", None, "a memory series needs --model and --hw"),
+        ("input_tokens,token,memory_MiB\n512,1,1\n", None, "a memory series requires --model and --hw"),
     ],
 )
 def test_a_series_without_its_place_is_refused(tmp_path: Path, text: str, options: Any, says: str) -> None:
