@@ -6,7 +6,6 @@ plans, `retype.py` rebuilds a graph, and `collectives.py` converts the values th
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
@@ -92,7 +91,7 @@ class Quantize(Pass):
 
     def _check(self, program: Program, step: _Step) -> None:
         """Raise PassError if a requested role has no modules."""
-        if self.weights and not step.able["weights"]:
+        if self.weights and "weights" not in step.able:
             blocks = ", ".join(sorted(formats.UNQUANTIZED_BLOCKS))
             kept = f"weights of {blocks} stay as they are, unless a plan names them"
             nothing = f"no weight of program {program.name!r} can have this dtype"
@@ -103,14 +102,14 @@ class Quantize(Pass):
                 f"quantize: activations {self.activations}: requires weights of the same kind, at most as "
                 "wide; set weights, too"
             )
-        if self.kv and not step.able["kv"]:
+        if self.kv and "kv" not in step.able:
             raise PassError(f"quantize: kv {self.kv}: program {program.name!r} has no cache")
         if self.collectives and not step.collectives:
             raise PassError(
                 f"quantize: collectives {self.collectives}: no collective joins ranks in program "
                 f"{program.name!r}; shard it first: --tp, or shard{{tp=…}} in a pipeline"
             )
-        if self.collectives and not step.able["collectives"]:
+        if self.collectives and "collectives" not in step.able:
             others = ", ".join(sorted(formats.UNQUANTIZED_COLLECTIVES))
             kept = f"{others} stay as they are, unless a plan names them"
             nothing = f"no collective of program {program.name!r} can have this dtype"
@@ -128,9 +127,7 @@ class _Step:
         self.retypes = bool(stated - {"collectives"})
         self.quantized = self.collectives = 0
         self.widened: list[str] = []  # notes on weights that take more bits than before
-        self.able: Counter[str] = (
-            Counter()
-        )  # by role, the number of modules that the option for all can change
+        self.able: set[str] = set()  # the roles that the option for all can change in some module
 
     def graph(self, graph: Graph) -> Graph:
         """The graph with its new dtypes."""
@@ -176,7 +173,7 @@ class _Step:
         roles = _matrix_roles(uses)
         general = self.formats["weights"]
         if general and _fits(general, roles) and (not general.low or _by_default(uses)):
-            self.able["weights"] += 1
+            self.able.add("weights")
         elif not entry:
             return None
         if given is None or not _fits(given, roles):
@@ -194,7 +191,7 @@ class _Step:
 
     def _cache(self, graph: Graph, node: Node) -> DType | None:
         """The new type of a cache, if it has one."""
-        self.able["kv"] += 1
+        self.able.add("kv")
         given, entry = self._given("kv", op_names(graph, node), short_names([node]))
         if given is None:
             return None
@@ -247,7 +244,7 @@ class _Step:
         given, entry = self._given("collectives", names, [node.op.opcode, *short_names([first, node])])
         general = self.formats["collectives"]
         if general and (not general.low or node.op.block not in formats.UNQUANTIZED_COLLECTIVES):
-            self.able["collectives"] += 1
+            self.able.add("collectives")
         elif not entry:
             return None
         self.modules.take(entry)

@@ -115,7 +115,10 @@ def shown(sweep: Sweep) -> RenderableType:
         f"{n:,} of the rows refused: {why.removeprefix('shard: ')}" for why, n in refused.most_common(REASONS)
     ]
     words += [f"{len(refused) - REASONS:,} more reasons; -o FILE has all"] if len(refused) > REASONS else []
-    head = [Text(wording.plain(sweep.model), style="bold"), table.pairs([*_fixed(sweep), *alike])]
+    head: list[RenderableType] = [
+        Text(wording.plain(sweep.model), style="bold"),
+        table.pairs([*_fixed(sweep), *alike]),
+    ]
     notes = [*_basis(sweep)]
     if rows:
         notes += [("step", "time of one step, ± the mean error of its kernels on held-out shapes")]

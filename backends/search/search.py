@@ -37,6 +37,7 @@ from .trial import (
     SATURATION,
     UNDECIDED,
     UNIT,
+    Latencies,
     Replica,
     Room,
     SeedRun,
@@ -50,7 +51,8 @@ from .trial import (
 # Replicas
 
 SLACK = 1.1  # error of the closed form: simulated rates are 0.90 to 1.08 times its rates (docs/search.md)
-RUNS = 40  # approximate smallest number of runs of a search, which also simulates a quarter of its settings
+# Approximate number of runs of a search; six searches of one to three devices took 30 to 105 runs.
+RUNS, RUNS_PER_DEVICE = 50, 20
 STAYS = 10  # smallest number of requests of a run, relative to concurrent requests
 ROWS = 6  # smallest number of simulated structures, so that a screen shows the first and its competitors
 
@@ -97,28 +99,33 @@ class Search:
         self._room: Room = as_it_is
         self._replicas: dict[int, Replica] = {}
         self._steps: dict[int, StepTimes] = {}  # by the first structure of its settings
-        self._rates: dict[tuple[int, int, int], float] = {}  # largest rates of a replica, by its setting
+        # Largest rates of a replica by its setting, with step times as estimated.
+        self._rates: dict[tuple[int, int, int], float] = {}
         # The best by the first seed, by number and replicas.
         self._tries: dict[tuple[int, float], TrialSetting] = {}
         self._promising = self._within(self.points)
         self._settings_of: dict[int, list[int]] = {}  # numbers by the engine's own setting
         for number, first in enumerate(self._first):
             self._settings_of.setdefault(first, []).append(number)
-        expected = RUNS + sum(1 for n in range(len(self.structures)) for _ in self._settings(n)) // 4
+        expected = RUNS + RUNS_PER_DEVICE * len({s.device.name for s in self.structures})
         self._pace = Pace("a search for plans", "ask for fewer requests, chunks or devices", expected)
 
     def relaxed(self, traffic: Traffic, room: Room = as_it_is) -> Search:
-        """The search with other traffic, such as other limits, and other `room` (space in memory) on each
-        replica.
+        """The search with other limits, headroom or margin of the traffic, and other `room` on each replica.
 
-        All plans are simulated with the full budget of runs.
+        `room` is the space in memory. All plans are simulated with the full budget of runs. Searches with
+        equal times and room share runs.
         """
         assert self.points is not None
         other = copy(self)
         other.traffic, other._room = traffic, room
         other.points = self.points.stretched(traffic.stretch / self.traffic.stretch)
         other._promising = other._within(other.points)
-        other._replicas, other._rates, other._tries, other.undecided, other.refused = {}, {}, {}, {}, {}
+        if room is not self._room:
+            other._rates = {}
+        if room is not self._room or traffic.margin != self.traffic.margin:
+            other._replicas = {}
+        other._tries, other.undecided, other.refused = {}, {}, {}
         other._best, other._patient, other._progress = {}, True, None
         return other
 
@@ -333,6 +340,13 @@ class Search:
             return surely
         return max(1, ceil(self.traffic.stable_rate / self._largest_rate(number)))
 
+    def _stable(self, number: int, replicas: float) -> bool:
+        """Whether `replicas` replicas, possibly a fractional number, serve the rate in the long run."""
+        assert self.points is not None
+        if self._surely_enough(self._promised_rate(number, self.points)) <= replicas:
+            return True
+        return replicas * self._largest_rate(number) >= self.traffic.stable_rate
+
     def _largest_rate(self, number: int) -> float:
         """The largest stable rate of a replica in requests per second, simulated with the best of its
         settings.
@@ -352,7 +366,7 @@ class Search:
         key = number, chunk, batch
         if key not in self._rates:
             self._rates[key] = self.replica(number).largest_rate(chunk, batch)
-        return self._rates[key]
+        return self._rates[key] / self.traffic.stretch
 
     def _total_rate(self, number: int, chunk: int, batch: int, replicas: float) -> float | None:
         """The largest stable rate of all replicas in requests per second; None if it is certainly above the
@@ -375,10 +389,13 @@ class Search:
     def usage(self, number: int, replicas: float) -> float:
         """The used share of the limits with `replicas` replicas, from one run with the first seed.
 
-        It is infinite if the closed form exceeds the limits.
+        It is infinite if the closed form exceeds the limits, or if queues grow without end.
         """
         promising = self._promising
         if promising is None or not np.isin(promising.structure, self._settings_of[number]).any():
+            return inf
+        # With relaxed room the largest rate takes longer to simulate than the runs.
+        if self._room is as_it_is and not self._stable(number, replicas):
             return inf
         return self._setting(number, replicas).over
 
@@ -474,7 +491,7 @@ class Search:
 
     def _run(self, number: int, chunk: int, batch: int, replicas: float, seed: int, requests: int) -> SeedRun:
         self.tell(f"{replicas:g} × {self.structures[number].name}")
-        return self.replica(number).run(chunk, batch, replicas, seed, requests)
+        return SeedRun.of(self.replica(number).run(chunk, batch, replicas, seed, requests), self.traffic)
 
     def tell(self, plan: str) -> None:
         """Report the start of a run and its plan."""
@@ -814,7 +831,7 @@ class PoolSearch:
             found = pools.run(load, **many, router=router if max(unit) > 1 else None)
             ttft_s, tpot_s = found.ttft_s, found.tpot_s
         traffic = self.search.traffic
-        return SeedRun.of(traffic.steady(ttft_s), traffic.steady(tpot_s), traffic)
+        return SeedRun.of(Latencies(traffic.steady(ttft_s), traffic.steady(tpot_s)), traffic)
 
     def _total_rate(self, plan: PoolPlan, pools: Pools, servers: tuple[int, int]) -> float:
         """The largest request rate per second: the minimum over prefill servers, links and decode servers."""

@@ -45,12 +45,22 @@ UNIT = 8  # largest number of servers of a kind that are simulated together
 NONE = LatencySpread(*[float("nan")] * len(LatencySpread._fields))
 
 
+class Latencies(NamedTuple):
+    """TTFT and TPOT in seconds of each counted request of a run, with step times as estimated.
+
+    `most` is the largest number of concurrent requests, infinite (unknown) if blocks may have run short.
+    """
+
+    ttft_s: Array
+    tpot_s: Array
+    most: float = inf
+
+
 class SeedRun(NamedTuple):
     """A run with one seed: the distributions of TTFT and TPOT, and the share of requests within the limits.
 
-    `limited` contains the statistics of the limits of TTFT and TPOT, such as a p99. `most` is the largest
-    number of concurrent requests; it is infinite (unknown) if blocks may have run short. `seconds` are the
-    TTFT and TPOT of each counted request.
+    `limited` contains the statistics of the limits of TTFT and TPOT, such as a p99. `seconds` are the TTFT
+    and TPOT of each counted request; `most` is that of its `Latencies`.
     """
 
     ttft_s: LatencySpread
@@ -61,13 +71,13 @@ class SeedRun(NamedTuple):
     most: float = inf
 
     @classmethod
-    def of(cls, ttft_s: Array, tpot_s: Array, traffic: Traffic, most: float = inf) -> SeedRun:
-        """A run, computed from the seconds of the requests that count, in simulated time."""
-        ttft_s, tpot_s = ttft_s * traffic.stretch, tpot_s * traffic.stretch
+    def of(cls, run: Latencies, traffic: Traffic) -> SeedRun:
+        """A run with the limits of the traffic, and with times longer by its stretch."""
+        ttft_s, tpot_s = run.ttft_s * traffic.stretch, run.tpot_s * traffic.stretch
         good = within_limits(ttft_s, tpot_s, *(each and each.seconds for each in traffic.limits))
         limited = tuple(map(_limited, traffic.limits, (ttft_s, tpot_s)))
         figures = latency_spread(ttft_s) or NONE, latency_spread(tpot_s) or NONE
-        return cls(*figures, (limited[0], limited[1]), float(good.mean()), (ttft_s, tpot_s), most)
+        return cls(*figures, (limited[0], limited[1]), float(good.mean()), (ttft_s, tpot_s), run.most)
 
 
 # Relative error of a simulated largest rate: two standard deviations over seeds (docs/dev/checks.md).
@@ -287,7 +297,8 @@ class Replica:
     """A simulated replica of a structure; `steps` are step times that are estimated once for all runs and
     settings.
 
-    `room` increases the capacity of the engine.
+    `room` increases the capacity of the engine. Limits and headroom of the traffic do not change runs, so
+    searches that differ only in these share the replica.
     """
 
     def __init__(
@@ -300,23 +311,29 @@ class Replica:
         self.structure, self.traffic, self.room = structure, traffic, room
         self.steps = steps or step_times(structure.program, structure.model, structure.drafts)
         self._profiles: dict[tuple[int, int], Profile] = {}
+        self._runs: dict[tuple[int, int, float, int, int], Latencies] = {}
 
-    def run(self, chunk: int, batch: int, replicas: float, seed: int, requests: int) -> SeedRun:
-        """Simulate the requests on one of the replicas, or on several if the router considers their loads.
+    def run(self, chunk: int, batch: int, replicas: float, seed: int, requests: int) -> Latencies:
+        """Simulate requests on one of the replicas, or on several if the router considers loads.
 
         A fractional replica gets its part of the requests if the router does not consider loads. InputError
         if a request does not fit.
         """
-        traffic, profile = replace(self.traffic, requests=requests), self.profile(chunk, batch)
+        key = chunk, batch, replicas, seed, requests
+        if key not in self._runs:
+            traffic = replace(self.traffic, requests=requests)
+            self._runs[key] = self._run(self.profile(chunk, batch), traffic, replicas, seed)
+        return self._runs[key]
+
+    def _run(self, profile: Profile, traffic: Traffic, replicas: float, seed: int) -> Latencies:
         if not ROUTERS[traffic.router].blind and replicas > 1:
             return self._together(profile, traffic, replicas, seed)
         load = self._load(profile, traffic.alone(replicas, seed))
         server = serve(self.steps, profile.policy, self.room(profile.capacity(load.longest)), load)
         found = Simulation.of(profile, server, load)
-        ttft_s, tpot_s = traffic.steady(found.ttft_s), traffic.steady(found.tpot_s)
-        return SeedRun.of(ttft_s, tpot_s, traffic, _at_once(server))
+        return Latencies(traffic.steady(found.ttft_s), traffic.steady(found.tpot_s), _at_once(server))
 
-    def _together(self, profile: Profile, traffic: Traffic, replicas: float, seed: int) -> SeedRun:
+    def _together(self, profile: Profile, traffic: Traffic, replicas: float, seed: int) -> Latencies:
         """A run of several replicas, up to `UNIT` of them, with their share of the traffic."""
         many = min(int(replicas), UNIT)
         load = self._load(profile, traffic.load(replicas / many, seed, many))
@@ -324,7 +341,7 @@ class Replica:
         one = server_of(self.steps, profile.policy, room, load, RequestTimeline(load.arrival_s.tolist()))
         dealt = run_replicas(one, ROUTERS[traffic.router](many, load, room), load)
         found = ReplicaSimulation.of_run(profile, dealt, load)
-        return SeedRun.of(traffic.steady(found.ttft_s), traffic.steady(found.tpot_s), traffic)
+        return Latencies(traffic.steady(found.ttft_s), traffic.steady(found.tpot_s))
 
     def _load(self, profile: Profile, load: Load) -> Load:
         """The requests that are not longer than the longest request of the plan.
@@ -336,11 +353,11 @@ class Replica:
         return profile.admitted(load if fits.all() else load.only(fits))
 
     def largest_rate(self, chunk: int, batch: int) -> float:
-        """The largest stable rate of a replica in requests per second."""
+        """The largest stable rate of a replica in requests per second, with step times as estimated."""
         profile = self.profile(chunk, batch)
         load = profile.admitted(self.traffic.spread(SATURATION))
         room = self.room(profile.capacity(load.longest))
-        return saturation_rate(self.steps, profile.policy, room, load) / self.traffic.stretch
+        return saturation_rate(self.steps, profile.policy, room, load)
 
     def profile(self, chunk: int, batch: int) -> Profile:
         """The replica with a setting, as a server that runs loads."""

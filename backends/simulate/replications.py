@@ -17,7 +17,8 @@ from llmir.base.values import Figures, figure
 
 from .result import LatencySpread, Simulation
 
-# Student's t at 97.5%, by degrees of freedom from 1; for more, 1.96 is less than 5% too small.
+# Student's t at 97.5%, by degrees of freedom n from 1. For more, z + (z³ + z) / 4n with z = 1.96 is 0.4% too
+# small at most (Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5).
 STUDENT = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
@@ -107,5 +108,5 @@ class RateSeries(Figures, Result, PageExport):
 
 def _interval(values: Any) -> Interval:
     count = len(values)
-    t = STUDENT[count - 2] if count - 2 < len(STUDENT) else 1.96
+    t = STUDENT[count - 2] if count - 2 < len(STUDENT) else 1.96 + 2.37 / (count - 1)
     return Interval(float(np.mean(values)), t * float(np.std(values, ddof=1)) / count**0.5)

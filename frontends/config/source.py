@@ -13,7 +13,7 @@ from llmir.base.errors import ConfigError, UnreadableError
 from llmir.base.names import plain, suggest
 from llmir.base.readers import Budget, read_bytes
 from llmir.frontends.models import hub, presets, releases
-from llmir.frontends.models.preset import Preset
+from llmir.frontends.models.presets import Preset
 
 
 class ConfigSource(NamedTuple):

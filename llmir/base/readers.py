@@ -269,6 +269,8 @@ def _scalar(event: Any, at: Any, digits: int, *, key: bool) -> Any:
         _check_tag(tag, "str", at)
     if len(value) > digits:
         raise _broken(at, f"a number of more than {digits} digits")
+    if what == "int" and value.isdecimal() and value.isascii() and value[0] != "0":
+        return int(value)  # most numbers; PyYAML's constructor takes ten times as long
     constructor, node = _rules()
     try:
         return constructor.construct_object(node(tag, value, event.start_mark, event.end_mark))
@@ -278,11 +280,18 @@ def _scalar(event: Any, at: Any, digits: int, *, key: bool) -> Any:
 
 def _meant(value: str) -> str:
     """The tag of an unquoted scalar."""
+    for tag, pattern in _resolvers().get(value[:1], ()):
+        if pattern.match(value):
+            return str(tag)
+    return _TEXT
+
+
+@cache
+def _resolvers() -> Any:
+    """PyYAML's tags of unquoted scalars and their patterns, by the first character."""
     from yaml.resolver import Resolver
 
-    rules = Resolver.yaml_implicit_resolvers
-    found = (tag for tag, pattern in rules.get(value[:1], ()) if pattern.match(value))
-    return str(next(found, _TEXT))
+    return Resolver.yaml_implicit_resolvers
 
 
 @cache

@@ -54,7 +54,7 @@ def operand_gemm(rule: Equation, sizes: Mapping[str, Size], left: int, right: in
 
 # --- Ops ---
 
-OPS: Kind[type[Op]] = Kind("op", "llmir.ir.ops", index="llmir.ir.tools.op_methods")
+OPS: Kind[type[Op]] = Kind("op", "llmir.ir.ops", index="llmir.ir.ops.index")
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

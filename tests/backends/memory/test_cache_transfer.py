@@ -111,8 +111,8 @@ def test_a_model_without_caches_has_none_to_move() -> None:
         (
             "h100",
             "nvlin",
-            "link: H100-SXM has the links host, nvlink, pcie, network; expected one of them or a rate such as "
-            "25GBps,5us",
+            "link: H100-SXM has the links host, nvlink, pcie, network; "
+            "expected one of them or a rate such as 25GBps,5us",
         ),
         ("h100", "network", "H100-SXM has no network that joins several nodes"),
         ("h100", "5x", "link: expected a rate and a latency such as 25GBps,5us, got '5x'"),

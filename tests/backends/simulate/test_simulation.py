@@ -28,7 +28,7 @@ from llmir.ir.sizes.binding import Binding
 from llmir.ir.sizes.polynomial import C, Min, ceildiv
 from tests.flat import records
 
-from .serving_cases import Case, Toy, alike, cases, in_use, left, load, naively
+from .serving_cases import Case, Toy, alike, cases, in_use, left, load, naively, policy
 
 MODEL = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
 
@@ -89,6 +89,16 @@ def test_a_preempted_request_without_a_shared_prefix_has_no_prefix_hits() -> Non
     found = llmir.simulate("llama3.2-1b", "l4", traffic, memory=memory)
     assert found.preemptions.sum() > 100
     assert found.prefix_hits == 0
+
+
+def test_who_comes_as_a_prefill_step_ends_waits_for_the_step_after_the_next() -> None:
+    """The next one is filled already, although it has room for the prompt."""
+    case = policy("vllm", True, ahead=True), load([4, 20, 5], [1, 2, 2], users=2), Capacity(100, 4, 16, 4)
+    _, reads = naively(case)
+    fills, comes, capacity = case
+    found = serve(StepTimes(Toy()), fills, capacity, comes).course
+    alike(found, reads)
+    assert found.start_s[2] > found.end_s[0]
 
 
 @settings(max_examples=150, deadline=None)
