@@ -68,7 +68,7 @@ def row(program: Program, name: str, hf_id: str) -> dict[str, Any]:
 
 
 def _heads(weights: Sequence[Node]) -> tuple[int, int] | None:
-    """Heads of queries, and of keys and values; one number if no weight distinguishes them."""
+    """The heads of queries, and of keys and values; a single number if no weight distinguishes them."""
     found: dict[bool, int] = {}
     for node in weights:
         if node.op.block != "attention":

@@ -262,20 +262,20 @@ def test_bytes_of_a_rank_never_rise_with_tp(name: str) -> None:
         (
             "llama3.1-8b",
             "tp=3",
-            "tp 3: 8 KV heads of the model cannot be split 3 ways; allowed are 1, 2, 4, 8",
+            "tp 3: 8 KV heads of the model cannot be split 3 ways; allowed: 1, 2, 4, 8",
         ),
-        ("llama3.1-8b", "ep=2, dp=2", "ep is 2, but Llama-3.1-8B has no experts"),
-        ("qwen3-30b-a3b", "tp=4, ep=3", "ep 3 does not divide the 4 ranks of dp·tp; allowed are 1, 2, 4"),
+        ("llama3.1-8b", "ep=2, dp=2", "ep 2: Llama-3.1-8B has no experts"),
+        ("qwen3-30b-a3b", "tp=4, ep=3", "ep 3: does not divide dp × tp = 4; allowed: 1, 2, 4"),
         (
             "qwen3-30b-a3b",
             "dp=192, ep=192",
-            "ep 192: 128 experts of the model cannot be split 192 ways; allowed are 1, 2",
+            "ep 192: 128 experts of the model cannot be split 192 ways; allowed: 1, 2",
         ),
         ("qwen2.5-0.5b", "tp=4", "tp 4: 14 heads of the model cannot be split 4 ways"),
         ("llama3.1-8b", "tp=0", "shard: tp: expected an integer from 1 to 1,048,576, got 0"),
         ("llama3.1-8b", "tp=2, sp=2", "shard: sp: expected 0 or 1, got 2"),
         ("llama3.1-8b", "tp=x", "shard: tp: expected an integer from 1 to 1,048,576, got 'x'"),
-        ("llama3.1-8b", "dp=2, sp=1", "sp=1 splits tokens over the ranks of tp, and there is one"),
+        ("llama3.1-8b", "dp=2, sp=1", "sp 1: tokens are split over the ranks of tp, and there is only one"),
     ],
 )
 def test_degrees_that_do_not_divide(name: str, how: str, says: str) -> None:

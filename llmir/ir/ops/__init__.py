@@ -66,7 +66,7 @@ def _said(rule: Any) -> str:
 
 
 def make(opcode: str, **attributes: Any) -> Op:
-    """Create the op with an opcode; VerifyError for wrong names or types of attributes."""
+    """Create the op with this opcode; VerifyError for unknown names or wrong types of attributes."""
     if opcode not in OPS:
         raise VerifyError(unknown("op", opcode, OPS, "llmir ops"))
     kind: Any = OPS[opcode]  # a class is always hashable
