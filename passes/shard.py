@@ -203,7 +203,7 @@ class _Walk:
     def _visit(self, _: Builder, node: Node, taken: Operands) -> tuple[Value, ...] | None:
         op, operands = node.op, tuple(taken)
         if op.source:
-            type = self.plan.lay(node)
+            type = self._source(node)
             return None if type == node.results[0] else self.b.apply(op.typed(type), name=node.name)
         if op.relays:
             return operands[: len(node.results)]
@@ -222,6 +222,18 @@ class _Walk:
             wanted = self._wanted(op, operands)
         placed = tuple(map(self.place, operands, wanted))
         return self.b.apply(op, *placed, name=node.name)
+
+    def _source(self, node: Node) -> Tensor:
+        """The placement of a source by the plan; axes that an op requires whole are not split."""
+        type = self.plan.lay(node)
+        if node.op.role != "weight" or not type.spread:
+            return type
+        whole = set()
+        for user, slot in self.graph.users.get(node.name, ()):
+            if not user.op.loop:
+                rule = user.op.equation(self.graph.operand_types(user))
+                whole |= {i for i, dim in enumerate(rule.operands[slot]) if rule.whole & set(dim.axes)}
+        return type.laid([() if i in whole else p for i, p in enumerate(type.placements)], (), type.tokens)
 
     def _outputs(self, _: Builder, values: Operands) -> list[Value]:
         """The outputs, in the placement that the surrounding program requires."""

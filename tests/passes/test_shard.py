@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 from typing import Any
 
@@ -15,6 +16,7 @@ from llmir.frontends.models.presets import find
 from llmir.ir.core.mesh import Parallelism
 from llmir.ir.core.program import Program
 from tests.flat import records
+from tests.frontends.families.window_cases import CASES as WINDOW_CASES
 from tests.logits import ids, logits, same
 from tests.strategies import LOGITS, configs, degrees, wide
 
@@ -88,6 +90,21 @@ def test_sharded_is_unsharded(
         raise
     tokens = ids(batch, sum(pieces), config["vocab_size"])
     assert same(logits(program, tokens, *pieces), logits(sharded, tokens, *pieces))
+
+
+@pytest.mark.parametrize("how", ["tp=2", "tp=4", "tp=4, sp=1"])
+def test_norms_over_sharded_axes_have_whole_weights(how: str) -> None:
+    """BitNet normalizes the heads before o_proj and the columns before down_proj: ranks gather these."""
+    sizes = {"hidden_size": 32, "intermediate_size": 24, "num_attention_heads": 8, "num_key_value_heads": 4}
+    config = {**WINDOW_CASES["bitnet"], **sizes}
+    program = llmir.load(config)
+    sharded = llmir.run(program, f"fuse-attention,fuse,dce,shard{{{how}}}")
+    for node in sharded["layer"].sources:
+        if node.op.role == "weight":
+            assert bool(node.results[0].spread) == (node.op.block != "norm"), node.name
+    moves = Counter(node.op.opcode for node in sharded["layer"].nodes if node.op.kind == "collective")
+    assert moves["all_gather"] >= 2
+    assert llmir.equivalent(program, sharded)
 
 
 @pytest.mark.parametrize(("tp", "padded"), [(2, 50_258), (4, 50_260), (8, 50_264)])

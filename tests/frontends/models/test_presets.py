@@ -18,6 +18,7 @@ from llmir.frontends.models.presets import FOLDER, PRESETS, Preset, find, names
 
 # Totals as the checkpoints on huggingface.co state them.
 PUBLISHED = {
+    "BitNet-b1.58-2B-4T-bf16": 2_412_820_480,
     "Mamba-130M": 129_135_360,
     "Mamba-370M": 371_516_416,
     "Mamba-790M": 793_204_224,
