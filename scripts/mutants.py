@@ -78,7 +78,6 @@ AREAS = (
         "ir",
         ("llmir/ir/sizes", "llmir/ir/core", "llmir/ir/tools"),
         ("tests/ir", "tests/passes/test_pairs.py", "tests/passes/test_shard_patterns.py"),
-        without=("llmir/ir/tools/op_methods.py",),
     ),
     Area(
         "ops",

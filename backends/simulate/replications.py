@@ -37,13 +37,13 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Replications(Figures, Result, PageExport):
-    """Runs that differ by their seeds alone."""
+    """Runs that differ only in their seeds."""
 
     runs: tuple[Simulation, ...]
 
     @figure
     def latencies(self) -> Mapping[str, Mapping[str, Interval]]:
-        """The intervals of mean and percentiles, by latency; only latencies that all runs have."""
+        """The confidence intervals of mean and percentiles, for each latency that all runs have."""
         each = [run.latencies for run in self.runs]
         found = {name: [spread for run in each if (spread := run[name])] for name in each[0]}
         whole = {name: np.array(spreads) for name, spreads in found.items() if len(spreads) == len(self.runs)}
@@ -54,7 +54,7 @@ class Replications(Figures, Result, PageExport):
 
     @figure
     def figures(self) -> Mapping[str, Interval]:
-        """Intervals of rates, of goodput if limits are set, and of cost and energy."""
+        """Confidence intervals of rates, of goodput if limits are set, and of cost and energy."""
         columns = {name: [getattr(run, name) for run in self.runs] for name in RATES}
         spent = [run.spending._asdict() for run in self.runs]
         columns |= {name: [run[name] for run in spent] for name in spent[0]}

@@ -298,7 +298,7 @@ def test_a_prompt_that_fills_a_step_decodes_beside_others() -> None:
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        ({}, "simulate: requires one of rate, closed and trace"),
+        ({}, "simulate: requires one of rate, closed or trace"),
         ({"rate": 1, "closed": 2}, "simulate: requires one of"),
         ({"rate": 0}, "rate: expected a number from 0.000001 to 1,000,000,000, got 0"),
         ({"closed": 1, "burstiness": 2}, "burstiness: requires rate"),
@@ -308,11 +308,11 @@ def test_a_prompt_that_fills_a_step_decodes_beside_others() -> None:
         ({"rate": 1, "generate": "uniform:9,3"}, "the least goes first"),
         ({"rate": 1, "prompt": 0}, "prompt: expected an integer from 1"),
         ({"rate": 1, "prefix_hits": 1.5}, "prefix_hits: expected a number from 0 to 1"),
-        ({"rate": 1, "max_model_len": 5}, "all 1,000 requests have more"),
+        ({"rate": 1, "max_model_len": 5}, "all 1,000 requests are longer"),
         ({"rate": 1, "cost": "ideal"}, "simulate: requires engine"),
         (
             {"rate": 1, "prompt": 9000, "chunked_prefill": False},
-            "a step holds 8,192 tokens at most; request 1",
+            "a step holds at most 8,192 tokens; request 1",
         ),
         ({"rate": 1, "memory_utilization": 0.26, "prompt": 100000}, "request 1 of 100,127 tokens"),
     ],

@@ -79,7 +79,11 @@ def test_each_format_says_the_same_requests(tmp_path: Path, name: str, text: str
             "row 1 (line 2): arrived_at is '-0.5', expected a time from 0 up",
         ),
         ("v.csv", VIDUR.splitlines()[0], "has no requests"),
-        ("x.csv", "a,b\n1,2\n", "columns a, b are no trace; known are TIMESTAMP, ContextTokens"),
+        (
+            "x.csv",
+            "a,b\n1,2\n",
+            "columns a, b do not belong to a known trace format; known formats: TIMESTAMP, ContextTokens",
+        ),
         ("m.jsonl", MOONCAKE.replace("396", '"x"'), "row 2 (line 2): input_length is 'x'"),
         (
             "m.jsonl",
@@ -284,7 +288,7 @@ def test_an_engine_has_a_policy(engine: str, known: bool) -> None:
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        ({"trace": "x.csv", "rate": 1}, "requires one of rate, closed and trace"),
+        ({"trace": "x.csv", "rate": 1}, "requires one of rate, closed or trace"),
         ({"trace": "x.csv", "prompt": 9}, "prompt: has no effect on a trace"),
         ({"rate": 1e300}, "rate: expected a number from 0.000001 to 1,000,000,000"),
         ({"rate": 1, "speed": 2}, "speed: 2; it applies only to a trace"),
