@@ -2,7 +2,7 @@
 
 Start with `engine.py` (`Profile.run` simulates a load on one engine, `Pools.run` on prefill and decode
 servers) and `server.py` (`Server`, one engine that runs step after step under a `Policy`). `policies`
-contains the schedulers of vLLM, SGLang and TensorRT-LLM, `step_times.py` the seconds of each step, `load.py`
+contains the schedulers of four engines, `step_times.py` the seconds of each step, `load.py`
 the requests, `kv_blocks.py` paged blocks and the prefix cache, `router.py` and `cluster.py` several servers,
 `result.py` latencies and rates.
 
