@@ -6,5 +6,6 @@ needs), `cost/calibrated.py` (its time), `step/report.py` (a step) and `request/
 
 Packages in order, where each one imports only earlier ones: tape, work, kernels, cost, memory, step, request,
 compare, simulate, search, export, silicon. `interpret` is separate and imports only `llmir.base` and
-`llmir.ir`. All may import `llmir.base`, `llmir.ir` and `llmir.hw`, never frontends, passes or `llmir.api`.
+`llmir.ir`. All packages may import `llmir.base`, `llmir.ir` and `llmir.hw`, but never frontends, passes or
+`llmir.api`.
 """

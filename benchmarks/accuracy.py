@@ -580,10 +580,12 @@ def readme(data: Numbers) -> str:
     first = known.group("runs", "first tokens of servers").items()
     medians = ", ".join(f"{n['median']:.0%} ({name.rpartition(', ')[2]})" for name, n in first)
     rest = [
-        "*Model held out*: the overhead is fitted without the model on its device and version.",
+        "*Model held out*: the engine's overhead is fitted without the runs of this model on the same device "
+        "and engine version.",
         f"*Other models* than Llama and Qwen ({other['rows']:,} rows of Mixtral, gpt-oss, MiniMax and others "
         f"on NVIDIA GPUs) have a mean error of {other['mean']:.0%} and a median of {other['median']:.0%}.",
-        f"*TTFT of servers*, with its queue, has a median error of {medians}, for Llamas and Qwens.",
+        f"*TTFT of servers*, which includes the queue, has a median error of {medians} for Llama and Qwen "
+        "models.",
     ]
     lines = [fill(f"- {line}", WIDTH, subsequent_indent="  ") for line in rest[not held :]]
     return "\n".join([_table(heads, cells), *lines, ""])

@@ -117,7 +117,8 @@ def verdict_again(plans: Plans, candidate: Candidate, seeds: int, longer: int) -
 
     runs: list[SeedRun] = []
     for seed in range(first, first + seeds):
-        runs.append(replica.run(*at, candidate.replicas, seed, length))
+        latencies = replica.run(*at, candidate.replicas, seed, length)
+        runs.append(SeedRun.of(latencies, replica.traffic))
         each = [used([run]) for run in runs]
         if len(runs) == CLEAR_RUNS and (max(each) < 1 - CLEAR or min(each) > 1 + CLEAR):
             break
@@ -125,7 +126,7 @@ def verdict_again(plans: Plans, candidate: Candidate, seeds: int, longer: int) -
     if candidate.largest_rate is not None:
         others = (replace(replica.traffic, seed=seed) for seed in range(first, first + 5))
         rates = [Replica(replica.structure, other, replica.steps).largest_rate(*at) for other in others]
-        rate = candidate.replicas * sum(rates) / len(rates)
+        rate = candidate.replicas * sum(rates) / len(rates) / replica.traffic.stretch
         leaves = plans.traffic.stable_rate * (1 + RATE_ERROR * (1 if candidate.overloaded else -1))
         verdict = verdict if rate >= leaves else MISSES
     return verdict, used(runs)

@@ -1,7 +1,7 @@
 """Load a model: find its config, read it with its family, and build the program.
 
-`load` also selects the language model of a multimodal config, and maps the class of a classifier or backbone
-to its causal class with another head.
+`load` also selects the language model of a multimodal config. If a class is a classifier or a backbone, it
+builds the causal class with another head.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ def load(model: object, *, logits: str = "last", lenient: bool = False, draft: b
 
 
 def _drafted(family: Model, config: Config) -> ModelWithDraft:
-    """The model with its multi-token prediction layer; InputError without one."""
+    """The model together with its multi-token prediction layer; InputError if it has none."""
     if not isinstance(family, Decoder) or family.draft is None:
-        raise InputError(f"draft: {config.name} has no layer that predicts further tokens and is modelled")
+        raise InputError(f"draft: {config.name} has no draft layer that llmir models")
     return ModelWithDraft(family, family.draft)
 
 
@@ -70,7 +70,7 @@ def _drafted(family: Model, config: Config) -> ModelWithDraft:
 _TOWERS = ("vision_config", "audio_config")
 _SHARED = ("dtype", "torch_dtype", "quantization_config", "tie_word_embeddings")
 
-# The head on a backbone, by the suffix of its class: logits of the vocabulary, of labels, or none.
+# The head of a backbone, by the suffix of its class: logits of the vocabulary, logits of labels, or no head.
 _CAUSAL = "ForCausalLM"
 _HEADS = {"ForSequenceClassification": "score", "Model": ""}
 
@@ -99,7 +99,7 @@ def _towers(config: Config) -> list[str]:
 
 
 def _whole(config: Config) -> bool:
-    """Whether its class's family reads all parts of a multimodal config."""
+    """Whether the family of its class reads all parts of a multimodal config."""
     if not any(isinstance(config.fields.get(key), Mapping) for key in _TOWERS):
         return False
     named = config.texts("architectures")[:1]

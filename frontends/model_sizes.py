@@ -7,8 +7,7 @@ from functools import cache
 from typing import Any
 
 from llmir.base.names import normalize
-from llmir.frontends.models.preset import Preset
-from llmir.frontends.models.presets import PRESETS
+from llmir.frontends.models.presets import PRESETS, Preset
 from llmir.ir.core.graph import Node
 from llmir.ir.core.program import Program
 
@@ -21,8 +20,7 @@ def rows(part: str = "") -> list[dict[str, Any]]:
 
 
 def _matches(preset: Preset, wanted: str) -> bool:
-    architectures = preset.config["architectures"]
-    fields = (preset.name, preset.hf_id, *(architectures if isinstance(architectures, list) else ()))
+    fields = (preset.name, preset.hf_id, *preset.architectures)
     # Normalized, an alias such as Distill-Qwen-32B would pass for a qwen3.
     loose = any(normalize(wanted) in normalize(f) for f in fields)
     return loose or any(wanted.lower() in f.lower() for f in (*fields, *preset.aliases))
@@ -70,7 +68,7 @@ def row(program: Program, name: str, hf_id: str) -> dict[str, Any]:
 
 
 def _heads(weights: Sequence[Node]) -> tuple[int, int] | None:
-    """Heads of queries, and of keys and values; one number if no weight distinguishes them."""
+    """The heads of queries, and of keys and values; a single number if no weight distinguishes them."""
     found: dict[bool, int] = {}
     for node in weights:
         if node.op.block != "attention":

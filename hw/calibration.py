@@ -14,15 +14,20 @@ from textwrap import wrap
 from llmir.base.dataclass import dataclass
 from llmir.base.values import Record
 
-# The order of preference: the first engine with measurements on a device is its default. A kernel that the
-# engine lacks is transferred from the next. Other engines follow by name.
+# The order of preference: the first engine with measurements on a device is its default. If the engine lacks
+# a kernel, the kernel is transferred from the next engine in this order. Other engines follow by name.
 ENGINES = ("vllm", "sglang", "trtllm", "vidur", "pytorch", "nccl", "torch.distributed nccl")
-# Kernel libraries that are not engines: a device with measurements of these only transfers all other kernels
-# from other devices. vLLM and SGLang use AITER on AMD's GPUs (github.com/ROCm/aiter).
+# Kernel libraries that are not engines. If only a library was measured on a device, all other kernels are
+# transferred from other devices. vLLM and SGLang use AITER on AMD's GPUs (github.com/ROCm/aiter).
 LIBRARIES = ("nccl", "torch.distributed nccl", "aiter")
+<<<<<<< HEAD
 # Kernels of 2023 and earlier, and collectives that a program launches one by one: engines prefer current
 # kernels of a similar device.
 DATED = ("vidur", "pytorch", "torch.distributed nccl")
+=======
+# Kernels of 2023 and earlier; other engines use current kernels of a similar device instead.
+DATED = ("vidur", "pytorch")
+>>>>>>> main
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +52,7 @@ class Calibration(Record):
 
     @property
     def partial(self) -> bool:
-        """Whether a library's kernels were measured and no engine's."""
+        """Whether kernels of a library were measured on the device, but none of an engine."""
         return self.engine in LIBRARIES
 
 
@@ -70,7 +75,7 @@ def to_yaml(calibration: Calibration) -> str:
 
 
 def engine_yaml(families: Mapping[str, KernelParameters]) -> str:
-    """A file of `hw/calibrations/DEVICE/`, which the engine's name names; three digits a parameter."""
+    """A file of `hw/calibrations/DEVICE/` for an engine; parameters have three digits."""
     return "".join(f"{line}\n" for family, fitted in families.items() for line in _lines(family, fitted))
 
 
@@ -83,7 +88,7 @@ def _lines(family: str, fitted: KernelParameters) -> Iterator[str]:
 
 
 def _quoted(name: str) -> str:
-    """The name as YAML reads it back: in quotes if it could be anything but text."""
+    """The name as YAML reads it back; it is in quotes if YAML could read it as something other than text."""
     return name if re.fullmatch(r"[A-Za-z][\w.-]*( [\w.-]+)*", name) else json.dumps(name)
 
 

@@ -19,7 +19,7 @@ FOLDER = Path(__file__).parent / "calibrations"
 class Engines(Immutable, Mapping[str, Mapping[str, KernelParameters]]):
     """The fitted kernels of a bundled device, by engine and family; each file is read on first access.
 
-    Equal to a dictionary with the same contents, and hashed like a `FrozenDict` of it.
+    It equals a dictionary with the same contents, and has the hash of a `FrozenDict` of it.
     """
 
     def __init__(self, device: str) -> None:

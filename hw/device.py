@@ -19,16 +19,16 @@ from .schema import field_path
 
 @dataclass(frozen=True, eq=False)
 class Device(Record):
-    """The hardware of one rank in SI units. Peaks are dense, by dtype, in FLOP/s; sources are by dotted
-    field.
+    """The hardware of one rank in SI units. Peaks are dense rates in FLOP/s, by dtype; sources are listed by
+    dotted field.
 
     `isa` is the compilation target of its kernels, such as sm_90 or gfx942, and `memory_kind` a name such as
     HBM3. `memory_bytes` is the size on the datasheet, `physical_bytes` the size that the driver reports.
-    `runs_as` names the dtype that computes a dtype without a unit. `node` is the machine around the device,
-    which makes it a cluster. With `hides_launches`, a graph of kernels hides launches; otherwise the gap
-    between two kernels does not shrink in a graph. A CPU has `cores` instead of multiprocessors. The
-    calibration comes from its own file, or from the bundled device `measured_as`. Devices compare by content
-    and are hashed once, so that they can key a cache.
+    `runs_as` names the dtype whose unit computes a dtype that has no unit of its own. `node` is the machine
+    around the device, which makes it a cluster. With `hides_launches`, a graph of kernels hides launches;
+    otherwise, the gap between two kernels is as long in a graph as outside. A CPU has `cores` instead of
+    multiprocessors. The calibration comes from its own file, or from the bundled device `measured_as`.
+    Devices compare by content and are hashed once, so that they can key a cache.
     """
 
     name: str
@@ -92,7 +92,8 @@ class Device(Record):
         return next((c for c in candidates if c in self.matrix_flops), None)
 
     def vector_peak(self, dtype: str) -> tuple[float, str]:
-        """The peak FLOP/s of elementwise work in `dtype`, and the dtype of the lanes; fp32's by default.
+        """The peak FLOP/s of elementwise work in `dtype`, and the dtype of the lanes that compute it; by
+        default, fp32.
 
         HardwareError for an unknown dtype, or for fp64 on a device without it.
         """
@@ -105,7 +106,7 @@ class Device(Record):
         raise HardwareError(f"{self.name} states no {unit} peak, only {', '.join(self.vector_flops)}")
 
     def link(self, ranks: int) -> tuple[str, Link]:
-        """The fastest link between this many neighbors, with its name; HardwareError without a link.
+        """The fastest link to this number of neighbors, with its name; HardwareError if there is none.
 
         >>> from llmir.hw import library
         >>> [library.load("rtx3090").link(n)[0] for n in (2, 4)]
@@ -116,7 +117,7 @@ class Device(Record):
         return self.link_of(range(ranks))
 
     def link_of(self, group: Collection[int]) -> tuple[str, Link]:
-        """The fastest link that connects the ranks of `group`, with its name; HardwareError without a link.
+        """The fastest link that connects the ranks of `group`, with its name; HardwareError if there is none.
 
         >>> from llmir.hw import library
         >>> library.load("rtx3090").link_of((1, 2))[0]  # two bridges, (0, 1) and (2, 3)
@@ -131,7 +132,7 @@ class Device(Record):
 
     @property
     def host_link(self) -> tuple[str, Link]:
-        """The fastest link to host memory, with its name; HardwareError without a link.
+        """The fastest link to CPU memory, with its name; HardwareError if there is none.
 
         >>> from llmir.hw import library
         >>> library.load("gh200").host_link[0], library.load("rtx3090").host_link[0]

@@ -1,8 +1,9 @@
 """Inference engines by version: a folder each, with a file for each measured range of versions.
 
-A file contains only differences from the file of the next newer range, or from the file that it extends.
-Inside a file, the first matching entry of a list by device applies (`ByDevice`). In a section by first
-release, the newest entry up to the release applies (`Releases`). `engine_sections.py` defines the sections.
+A file contains only the differences from the file of the next newer range, or from the file that it extends.
+If a section is a list by device, the first entry that matches the device applies (`ByDevice`). If a section
+is listed by first release, the newest entry that is not later than the release applies (`Releases`).
+`engine_sections.py` defines the sections.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ from .schema import Key, merge, parse
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ByDevice(Record):
-    """An entry for devices with at least `memory_bytes` and `tp` ranks, except for the ISA `unless`."""
+    """An entry for devices with at least `memory_bytes` and at least `tp` ranks, but not for the ISA
+    `unless`.
+    """
 
     memory_bytes: int = 0
     tp: int = 1
@@ -65,7 +68,7 @@ def options(kind: Callable[..., B], keys: Mapping[str, Key]) -> Callable[[object
             raise HardwareError(f"{where} must be a list by device, got {schema.show(value)}")
         found = tuple(kind(**schema.read_fields(each, f"{where}[{i}]", keys)) for i, each in enumerate(value))
         if found[-1].memory_bytes or found[-1].unless or found[-1].tp > 1:
-            raise HardwareError(f"{where}: the last must hold for all devices")
+            raise HardwareError(f"{where}: the last entry must apply to all devices")
         return found
 
     return read
@@ -98,7 +101,9 @@ class Releases(Record, Generic[S]):
     known: tuple[tuple[str, S], ...]
 
     def at(self, version: str = "") -> S:
-        """The value for a version; the newest by default, and the oldest for earlier versions."""
+        """The value for a version; by default the newest value, and for versions before all entries the
+        oldest.
+        """
         wanted = number(version or self.known[0][0])
         fit = (value for first, value in self.known if number(first) <= wanted)
         return next(fit, self.known[-1][1])
@@ -152,10 +157,10 @@ _ALONE = ("origin", "rows", "error_percent")  # a file with these keys at the to
 class Engine(Record):
     """An engine in a range of versions: its fitted CPU time, and the other sections of its file.
 
-    `family` is the kernel family of its CPU time. `versions` are the first and last measured versions, empty
-    for a user's file; `release` is the requested version, if any. `kernels` is the engine whose kernels it
-    runs, if known. `elsewhere` is the mean error of the CPU time on runs of other versions. `title` is the
-    official spelling, such as vLLM.
+    `family` is the kernel family of its CPU time. `versions` contains the first and the last measured version
+    (empty for a user's file), and `release` the requested version, if any. `kernels` is the engine whose
+    kernels it runs, if known. `elsewhere` is the mean error of the CPU time on runs of other versions.
+    `title` is the official spelling, such as vLLM.
     """
 
     name: str
@@ -170,12 +175,12 @@ class Engine(Record):
 
     @property
     def asked(self) -> str:
-        """The requested release if it is outside all ranges, so that this range is the nearest."""
+        """The requested release, if it is in no range and this range is the nearest one."""
         return self.release if self.release and distance(self, self.release) else ""
 
     @property
     def error(self) -> float:
-        """The mean error of whole runs held out of the CPU fit: of these versions, or of others."""
+        """The mean error of whole runs that the CPU fit does not use: of these versions, or of others."""
         return max(self.host.error, self.elsewhere) if self.asked else self.host.error
 
     def section(self, kind: type[S]) -> S | None:
@@ -253,7 +258,7 @@ def _documents(name: str) -> tuple[tuple[str, dict[Any, Any]], ...]:
 
 
 def _laid(newer: dict[Any, Any], own: dict[Any, Any], where: str) -> dict[Any, Any]:
-    """Merge a file's keys over those of the file that it extends, or of the next newer versions."""
+    """Merge the keys of a file over the keys of the file that it extends, or of the next newer versions."""
     if "extend" in own:
         name, version = engine_spelling(schema.text(own["extend"], f"{where}: extend", 1))
         newer = _documents(check_engine(name))[_place(name, version)][1]
@@ -293,7 +298,7 @@ def _versions(value: object, where: str) -> tuple[str, ...]:
 
 
 def _place(name: str, version: str | None) -> int:
-    """The range of an engine that is nearest to a version; the newest of equally near ones."""
+    """The range of an engine that is nearest to a version; if several are equally near, the newest."""
     if version is None:
         return 0
     distances = [distance(engine, version) for engine in ranges(name)]
@@ -311,7 +316,9 @@ def engine_spelling(engine: str) -> tuple[str, str | None]:
 
 
 def distance(engine: Engine, version: str) -> int:
-    """The distance of a version from the range in minor versions; a major version counts as a thousand."""
+    """The distance of a version from the range in minor versions; a major version counts as a thousand minor
+    ones.
+    """
     try:
         asked = number(version)
     except ValueError:

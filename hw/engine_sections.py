@@ -34,7 +34,8 @@ RULES = ("physical", "static", "free")
 class StepBudget(ByDevice):
     """The limits of a step: sequences, and tokens.
 
-    With `whole`, requests are not split: a step also takes one request with more tokens.
+    With `whole`, requests are not split, so a step may also contain one request with more tokens than the
+    limit.
     """
 
     sequences: int
@@ -44,10 +45,10 @@ class StepBudget(ByDevice):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MemoryReserve(ByDevice):
-    """The memory left free if no share is set, in bytes.
+    """The bytes of memory that stay free if no share is set.
 
-    A constant, plus amounts per token of a step, per sequence of the largest decode graph, and per rank of tp
-    × pp; at least `least`.
+    They are a constant plus amounts per token of a step, per sequence of the largest decode graph, and per
+    rank of tp × pp; at least `least`.
     """
 
     bytes: int = 0
@@ -72,11 +73,12 @@ KEPT = ("window", "chunk")
 class CacheRule:
     """The rule by which an engine allocates cache blocks.
 
-    `split` divides memory into pools (`SPLITS`). The pool of windows has `window_ratio` times the tokens of
-    the other pool; pools by window have shares in proportion to the bytes of their windows. Caches in `keeps`
-    (`window`, `chunk`) never free a block. A window retains the tokens of `steps` steps in flight. With
-    `wide_pages`, pages are large enough for a state of a layer; otherwise a state takes several pages. With
-    `models`, a list of architectures, all other models retain all tokens in one pool.
+    `split` divides memory into pools (`SPLITS`). The pool of layers with windows has `window_ratio` times the
+    tokens of the other pool. If there is a pool for each window, pools have shares in proportion to the bytes
+    of their windows. Caches of the kinds in `keeps` (`window`, `chunk`) never free a block. A window also
+    keeps the tokens of `steps` steps in flight. With `wide_pages`, pages are large enough for a state of a
+    layer; otherwise a state takes several pages. If `models`, a list of architectures, is set, all other
+    models keep all tokens in one pool.
     """
 
     split: str = "shared"
@@ -94,14 +96,15 @@ class CacheRule:
 
 @dataclass(frozen=True, eq=False)
 class EngineMemory(Record):
-    """The memory that an engine uses besides weights and cache, and the rest for the cache.
+    """The memory that an engine uses in addition to weights and cache; the cache gets the rest.
 
-    The engine profiles one step of its budget. The forward pass uses its live set and `states` more hidden
-    states of all tokens. The sampler then uses the logits, `sampler` fp32 values per logit, and
-    `vocabularies` fp32 rows of the vocabulary per multiprocessor. These are in addition to the hidden states
-    and `experts` times the workspace of the experts. `kept_bytes` remain in either case. `outside` maps tp to
-    bytes outside PyTorch's allocator: contexts, and buffers of collectives. `graph_bytes` are for CUDA
-    graphs. Without `utilization`, `aside` bytes stay free. `caches` is the rule of blocks.
+    At its start, the engine profiles one step with its whole token budget. The forward pass uses the tensors
+    that are alive, and `states` more hidden states of all tokens. The sampler then uses the logits, `sampler`
+    fp32 values per logit, and `vocabularies` fp32 rows of the vocabulary per multiprocessor. These are in
+    addition to the hidden states and `experts` times the workspace of the experts. In either case,
+    `kept_bytes` stay in use. `outside` maps tp to bytes outside PyTorch's allocator: contexts, and buffers of
+    collectives. `graph_bytes` are for CUDA graphs. If `utilization` is not set, `aside` bytes stay free.
+    `caches` is the rule of blocks.
     """
 
     rule: str
@@ -143,7 +146,7 @@ def _outside(value: object, where: str, unit: float) -> dict[int, float]:
     pairs = schema.mapping(value, where).items()
     found = {schema.count(tp, f"{where}: tp", 1): schema.amount(v, f"{where}.{tp}", unit) for tp, v in pairs}
     if 1 not in found:
-        raise HardwareError(f"{where} must say it for tp 1, got {schema.show(value)}")
+        raise HardwareError(f"{where} must contain tp 1, got {schema.show(value)}")
     return found
 
 
@@ -173,7 +176,7 @@ CACHES = {
 def _caches(value: object, where: str, unit: float) -> CacheRule:
     found = CacheRule(**schema.read_fields(value, where, CACHES))
     if (found.split == "ratio") != bool(found.window_ratio):
-        raise HardwareError(f"{where}: split ratio and window_ratio need each other")
+        raise HardwareError(f"{where}: split: ratio and window_ratio require each other")
     return found
 
 
@@ -218,7 +221,7 @@ def memory(value: object, where: str) -> Releases[EngineMemory]:
 def _memory(value: Mapping[Any, Any], where: str) -> EngineMemory:
     fields = schema.read_fields(value, where, MEMORY)
     if ("utilization" in fields) == ("aside" in fields):
-        raise HardwareError(f"{where}: give one of utilization and aside")
+        raise HardwareError(f"{where}: set either utilization or aside")
     return EngineMemory(**fields)
 
 
@@ -247,7 +250,8 @@ Sizes = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class GraphSizes(ByDevice):
-    """The largest graphs in tokens of a data-parallel rank: of decode-only steps, and of other steps.
+    """The largest steps that run as a graph, in tokens of a data-parallel rank: decode-only steps, and other
+    steps.
 
     0 means no graphs.
     """
@@ -256,7 +260,8 @@ class GraphSizes(ByDevice):
     prompts: float = 0
 
     def hold(self, tokens: Number, decodes: Any, reads: Any) -> Any:
-        """Whether a graph covers a step with `tokens` tokens per rank, of decodes, of prompts or both.
+        """Whether a step with `tokens` tokens per rank runs as a graph; the step contains decodes, prompts or
+        both.
 
         A few new tokens per sequence can be drafts to verify, or the rest of a prompt.
         """
@@ -267,9 +272,10 @@ class GraphSizes(ByDevice):
 class CudaGraphs(Record):
     """The largest graphs by device, and the numbers of sequences with a graph.
 
-    `sizes` are pairs (most, multiple): up to `most` sequences there is a graph for each multiple, and steps
-    are padded to it. Without sizes, each number has a graph. If an engine has a `default`, the operator sets
-    the largest graph; this is the number of sequences without a setting.
+    `sizes` contains pairs (most, multiple): up to `most` sequences, there is a graph for each multiple, and
+    steps are padded to the next one. Without sizes, there is a graph for each number of sequences. If an
+    engine has a `default`, the operator can set the largest graph; the default is the number of sequences if
+    they do not.
     """
 
     largest: tuple[GraphSizes, ...]
@@ -278,7 +284,8 @@ class CudaGraphs(Record):
     default: int = 0
 
     def padded(self, sequences: Number, xp: Namespace) -> Number:
-        """The number of sequences in the graph that decodes these; unchanged beyond the largest graph.
+        """The number of sequences of the graph that runs these decodes; unchanged if it is above the largest
+        graph.
 
         >>> from llmir.base.array_namespace import SCALARS
         >>> graphs = CudaGraphs((), ((1, 1), (2, 2), (4, 4), (256, 8)))
@@ -295,7 +302,7 @@ class CudaGraphs(Record):
         return first_match(self.largest, device, tp)
 
     def unstated(self, device: Device, tp: int) -> int:
-        """The largest batch in a graph by default; 0 if it has no effect."""
+        """The default size of the largest graph; 0 if it has no effect."""
         return self.default if self.default < self.on(device, tp).decodes else 0
 
 
@@ -369,7 +376,7 @@ class Fp8Weights(Record):
 
 
 class Fp8Support(NamedTuple):
-    """How fp8 weights run on a device: with 8-bit `activations`, else by a weight-only `kernel`."""
+    """How fp8 weights run on a device: with 8-bit `activations`, or else with a weight-only `kernel`."""
 
     activations: bool
     kernel: str = ""
@@ -402,7 +409,9 @@ def fp8_support(runs: Engine | None, device: Device) -> Fp8Support:
 
 
 def _supports(first: tuple[str, ...], isa: str, *, unknown: bool) -> bool:
-    """Whether an ISA is in the family of one of these and not older; `unknown` without an ISA."""
+    """Whether an ISA belongs to the family of one of these and is not older; without an ISA, the result is
+    `unknown`.
+    """
     family, number = _generation(isa)
     known = map(_generation, first)
     return any(family == of and number >= least for of, least in known) if isa else bool(first) and unknown
@@ -438,7 +447,7 @@ fp8_weights = engine.section("fp8_weights")(
 
 @dataclass(frozen=True, eq=False)
 class ExpertInputs(Record):
-    """Experts with such `weights` take such `activations` on GPUs of one of these ISAs.
+    """Experts with these `weights` get these `activations` on GPUs with one of these ISAs.
 
     If the user sets the dtype of activations, these rules do not apply.
     """
@@ -471,7 +480,7 @@ expert_inputs = engine.section("expert_inputs")(
 
 @dataclass(frozen=True, eq=False)
 class KernelVariants(Record):
-    """Kernels of another calibration that an engine calls in addition to its main ones, if they are faster.
+    """Kernels of another calibration that an engine uses in addition to its main kernels if they are faster.
 
     `vllm` with the variant `eager` also has the kernels of the calibration `vllm-eager`.
     """

@@ -86,12 +86,13 @@ def cluster(name: str | os.PathLike[str] | Device) -> Device:
     """
     found = load(name)
     if found.node is None:
-        raise HardwareError(f"{found.name} is a device and no cluster; clusters are {', '.join(clusters())}")
+        raise HardwareError(f"{found.name} is a device, not a cluster; clusters: {', '.join(clusters())}")
     return found
 
 
 def default_node(device: str | os.PathLike[str] | Device) -> MachineNode:
-    """The node of the bundled cluster with a network for these devices; else a node of eight without one.
+    """The node of the bundled cluster of these devices that has a network; otherwise a node of eight devices
+    without one.
 
     >>> default_node("h100-sxm").name, default_node("l40s").network
     ('DGX-H100', None)
@@ -140,15 +141,15 @@ def with_prices(
 
 
 def check_unique(devices: Sequence[Device]) -> None:
-    """InputError for a device that occurs twice, by one name or two.
+    """InputError if a device occurs twice, under one name or two.
 
     >>> check_unique([load("h200"), load("h200-sxm")])
     Traceback (most recent call last):
         ...
-    llmir.base.errors.InputError: hw: H200-SXM is there twice
+    llmir.base.errors.InputError: hw: H200-SXM occurs twice
     """
     if twice := next((each.name for i, each in enumerate(devices) if each in devices[:i]), None):
-        raise InputError(f"hw: {twice} is there twice")
+        raise InputError(f"hw: {twice} occurs twice")
 
 
 def names() -> list[str]:
@@ -172,7 +173,8 @@ def engines() -> list[str]:
 
 
 def engine(name: str, kernels: Iterable[str] = ()) -> Engine:
-    """An engine, bundled or from a YAML file; `vllm@0.12` at a version, else the newest measured one.
+    """An engine, bundled or from a YAML file: `vllm@0.12` at this version, and otherwise at the newest
+    measured version.
 
     HardwareError for an unknown name, with suggestions that include `kernels`, and for an invalid version.
 
@@ -244,9 +246,9 @@ def _read_device(path: Path, source: str) -> Device:
 def _device(doc: dict[Any, Any], sources: dict[str, str], calibrated: str, where: str) -> Device:
     fields = schema.read_fields(doc, where, schema.DEVICE)
     if "fp32" not in fields["vector_flops"]:
-        raise HardwareError(f"{where}: vector_tflops must give fp32, which all else can fall back on")
+        raise HardwareError(f"{where}: vector_tflops must contain fp32, because other dtypes may run as fp32")
     if fields.get("physical_bytes", 0) > fields["memory_bytes"]:
-        raise HardwareError(f"{where}: physical_GiB is more than the memory that there is")
+        raise HardwareError(f"{where}: physical_GiB exceeds the nominal memory")
     return Device(**fields, measured_as=calibrated, sources=sources)
 
 
@@ -254,15 +256,15 @@ Resolved = tuple[dict[Any, Any], dict[str, str], str]
 
 
 def _resolve(path: Path, source: str, above: tuple[Path, ...]) -> Resolved:
-    """Merge the keys of a file over those it extends, with the source of each number; `source` is the
-    default.
+    """Merge the keys of a file over the keys that it extends, with the source of each number; `source` is the
+    default source.
 
     The last result is the bundled device whose calibration applies, if no file in between has one.
     """
     here = path.resolve()
     if here in above:
         circle = " -> ".join(p.name for p in (*above[above.index(here) :], here))
-        raise HardwareError(f"{path.name}: extend goes round in a circle, {circle}")
+        raise HardwareError(f"{path.name}: extend is circular: {circle}")
     calibrated = here.stem if here.parent == _DEVICES.resolve() else ""
     own = parse(path)
     if listed := list_prices().get(calibrated):
@@ -279,7 +281,7 @@ def _laid(
     above: tuple[Path, ...],
     calibrated: str,
 ) -> Resolved:
-    """Merge keys over those they extend: a bundled file, or one in the `folder`."""
+    """Merge keys over the keys that they extend: those of a bundled file, or of a file in the `folder`."""
     stated = own.pop("sources", {})
     below: dict[Any, Any] = {}
     sources: dict[str, str] = {}

@@ -13,14 +13,14 @@ BOX = 8
 
 @dataclass(frozen=True)
 class Link:
-    """A connection from one rank to others: bytes/s that it sends (and receives at the same time), seconds
+    """A connection from one rank to others: bytes/s that it sends (while it receives as many), and seconds
     per hop.
 
     `latency_s` is 0 if no latency is published. `ranks` is the largest number of ranks that a bridge or
-    switch domain connects, None if the platform decides, 1 for a link to the host only. `direct` means that a
-    rank reaches all others at once, through switches or over a link to each. `reduces` means that the fabric
-    itself adds values. If a rank has a separate link to each of `peers` others, `Bps` is the sum of these
-    links. `host_Bps` is the measured rate of copies of pinned host memory.
+    switch domain connects. It is None if the platform decides, and 1 for a link to the CPU only. `direct`
+    means that a rank reaches all others at once, through switches or over a link to each. `reduces` means
+    that the fabric itself adds values. If a rank has a separate link to each of `peers` others, `Bps` is the
+    sum of these links. `host_Bps` is the measured rate of copies of pinned host memory.
     """
 
     Bps: float
@@ -44,7 +44,7 @@ class Link:
         return replace(self, Bps=self.Bps * (ranks - 1) / self.peers, peers=ranks - 1)
 
     def joins(self, group: Collection[int]) -> bool:
-        """Whether all ranks of `group` are at it: a bridge is between neighbours, counted from 0."""
+        """Whether the link reaches all ranks of `group`; a bridge connects only neighbors, counted from 0."""
         return self.ranks is None or len({rank // self.ranks for rank in group}) == 1
 
 

@@ -59,16 +59,16 @@ def at_prices(devices: Sequence[Device], prices: Prices) -> list[Device]:
         made_of = [name for name, (of, _) in prices.items() if _is_cluster_of(device, of)]
         used |= {*own, *made_of}
         if len(own) > 1:
-            raise InputError(f"price: {' and '.join(own)} are one device, {device.name}")
+            raise InputError(f"price: {' and '.join(own)} name the same device, {device.name}")
         found.append(_at(device, prices[(own or made_of)[0]][1]) if own or made_of else device)
     if idle := [name for name in prices if name not in used]:
         names = ", ".join(dict.fromkeys(device.name for device in devices))
-        raise InputError(f"price: {idle[0]} is not among the devices here, {names}")
+        raise InputError(f"price: {idle[0]} is not among the devices of this command, {names}")
     return found
 
 
 def _is_cluster_of(device: Device, of: Device) -> bool:
-    """Whether a device is a cluster of another one, or a file that extends it."""
+    """Whether a device is a cluster of another device, or a file that extends it."""
     return of.node is None and bool(of.measured_as) and device.measured_as == of.measured_as
 
 
@@ -86,8 +86,8 @@ MILLION = 1e6
 class OperatingCost(NamedTuple):
     """USD per hour and per million tokens, watts, and joules per token; None for unknown values.
 
-    `watts` is the board power limit times the boards, an upper estimate of the power of the boards, without
-    hosts, switches and cooling. Memory-bound steps draw less.
+    `watts` is the number of boards times the power limit of a board. This is an upper estimate; hosts,
+    switches and cooling are not included. Memory-bound steps draw less.
     """
 
     usd_per_hour: float | None

@@ -31,7 +31,7 @@ from .link import Link, MachineNode
 
 @dataclass(frozen=True)
 class Key:
-    """One key of a file: the field it fills, the kind of its value, and the factor to SI units."""
+    """One key of a file: the field that it fills, the kind of its value, and the factor to SI units."""
 
     field: str
     kind: Callable[[object, str, float], object]
@@ -236,12 +236,12 @@ def mapping(value: object, where: str) -> Mapping[Any, Any]:
 
 
 def show(value: object) -> str:
-    """A value as an error message shows it: one line, not long."""
+    """A value as an error message shows it: on one short line."""
     return reprlib.repr(value)
 
 
 def field_path(key: str) -> str:
-    """A dotted key as the dotted field it fills.
+    """The field that a dotted key fills, also with dots.
 
     >>> field_path("links.nvlink.GBps"), field_path("matrix_tflops.fp8")
     ('links.nvlink.Bps', 'matrix_flops.fp8')
@@ -262,7 +262,7 @@ def _dtype(value: object, where: str) -> str:
 def parse(path: Path) -> dict[Any, Any]:
     """Read the mapping in a YAML file; HardwareError if it is unreadable, not a mapping, or repeats a key."""
     if path.exists() and not path.is_file():
-        raise HardwareError(f"{path.name}: not a file{' but a folder' if path.is_dir() else ''}")
+        raise HardwareError(f"{path.name}: {'is a folder, not a file' if path.is_dir() else 'is not a file'}")
     try:
         doc = readers.load_yaml(read_bytes(path, readers.BUDGET))
     except UnreadableError as error:
@@ -271,7 +271,7 @@ def parse(path: Path) -> dict[Any, Any]:
 
 
 def check_keys(doc: object, where: str) -> dict[Any, Any]:
-    """The keys of a device, if they are a mapping that is not nested too deep; HardwareError names
+    """The keys of a device, if they are a mapping that is not nested too deeply; HardwareError contains
     `where`.
     """
     _check_depth(found := mapping(doc, f"{where}: a hardware file"), where, 4)
@@ -313,9 +313,10 @@ def leaves(doc: Mapping[Any, Any], prefix: str = "") -> Iterator[str]:
 
 
 def cite(doc: Mapping[Any, Any], stated: object, where: str, unstated: str) -> dict[str, str]:
-    """The source of each value by dotted field: the nearest stated one, or else `unstated`.
+    """The source of each value, by dotted field: the nearest source that is stated, or else `unstated`.
 
-    `stated` maps keys to a source; a key may be dotted, and several share a source when joined by commas.
+    `stated` maps keys to sources; a key may have dots, and several keys that are joined by commas share a
+    source.
     """
     sources: dict[str, str] = {}
     if stated:
@@ -343,5 +344,7 @@ def _check_depth(doc: Mapping[Any, Any], where: str, levels: int) -> None:
     for key, value in doc.items():
         if isinstance(value, Mapping):
             if levels == 1:
-                raise HardwareError(f"{where}: key {show(key)} is nested too deep, four levels are the most")
+                raise HardwareError(
+                    f"{where}: key {show(key)} is nested too deeply; the limit is four levels"
+                )
             _check_depth(value, where, levels - 1)

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from .schema import parse
 
 FILE = Path(__file__).parent / "transfer.yaml"
-# The relation of two devices, from similar to different; and of two engines on one device.
+# The relations of two devices, from similar to different; and the relation of two engines on one device.
 SAME_DIE, SAME_SM, OTHER_SM = "same die", "same SM", "other SM"
 OTHER_MEMORY, OTHER_VENDOR = "other memory", "other vendor"
 RELATIONS = (SAME_DIE, SAME_SM, OTHER_SM, OTHER_MEMORY, OTHER_VENDOR)

@@ -93,7 +93,9 @@ def _cast(b: Builder, x: Value, to: DType, block: str) -> Value:
 
 
 def _widened(b: Builder, weight: Value, to: DType) -> Value:
-    """The matrix in the dtype of the queries, as engines store it for absorption."""
+    """The matrix in the dtype of the queries, because engines store it in this dtype for the absorbed
+    form.
+    """
     node = b.node(weight.node)
     type = node.results[0]
     if not type.dtype.low:
@@ -135,9 +137,10 @@ class AbsorbMla(Pass):
     """Move the expansion of keys into the queries of latent attention, and the expansion of values into the
     output.
 
-    Scores are then products of query latents with cached latents, and the cache is never expanded. This is
-    far less work for few new tokens, and more for a prompt. The two absorbed matrices are those of the
-    expansion, dequantized to the dtype of the queries. Programs without latent attention are unchanged.
+    Scores are then products of query latents with cached latents, and the cache is never expanded. This saves
+    a lot of work for a few new tokens, but costs more for a prompt. The two absorbed matrices are parts of
+    the expansion matrix, dequantized to the dtype of the queries. Programs without latent attention are
+    unchanged.
     """
 
     name: ClassVar[str] = "absorb-mla"

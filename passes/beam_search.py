@@ -39,9 +39,9 @@ def copies_caches(program: Program) -> bool:
 class BeamSearch(Pass):
     """Choose 2·`width` candidates from each row of logits; decode copies caches that grow by copies again.
 
-    Twice as many candidates as beams ensure that enough remain if some end (transformers/generation/utils.py,
-    vllm/entrypoints/llm.py). Caches in place are read through block tables, and only table entries change
-    places. Run it after all other passes.
+    With twice as many candidates as beams, enough remain if some beams end (transformers/generation/utils.py,
+    vllm/entrypoints/llm.py). If caches are updated in place, they are read through block tables, and only
+    entries of these tables change places. Run it after all other passes.
     """
 
     name: ClassVar[str] = "beam-search"

@@ -1,9 +1,10 @@
 """Collectives in another dtype: convert before sending, convert back after receiving.
 
-Values with separate scales cannot be added in transit. A sum is therefore the sum of the converted summands:
-`reduce_scatter` receives the low-precision pieces of all ranks and adds them in the original dtype.
-`all_reduce` becomes this plus an `all_gather`, the two shots of quantized collectives (ZeRO++,
-arXiv:2306.10209, section 3.3; Flash Communication, arXiv:2412.04964). `quantize` uses this module.
+Values that have separate scales cannot be added while they are sent. So a sum becomes the sum of the
+converted summands: `reduce_scatter` receives the low-precision pieces of all ranks and adds them in the
+original dtype. `all_reduce` becomes this op followed by an `all_gather`, the two-shot form of quantized
+collectives (ZeRO++, arXiv:2306.10209, section 3.3; Flash Communication, arXiv:2412.04964). `quantize` uses
+this module.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ _COMPRESS_FIRST = before_dispatch(Compress)
 
 
 def sends(graph: Graph, node: Node) -> bool:
-    """Whether an op sends values whose dtype may change: neither integers nor low-precision values."""
+    """Whether the dtype of the values that an op sends may change; it may not if they are integers or have
+    low precision.
+    """
     if not node.op.exchanges:
         return False
     dtype = graph.type(node.operands[0]).dtype
@@ -44,7 +47,9 @@ def _compress(graph: Graph, node: Node) -> Compress | None:
 
 
 def with_wire_type(graph: Graph, wanted: Callable[[Node], DType | None]) -> Graph:
-    """`graph` with each collective sending the dtype in `wanted`; None leaves it unchanged."""
+    """`graph`, in which each collective sends the dtype that `wanted` returns; None leaves a collective
+    unchanged.
+    """
     due = {node.name: to for node in graph.nodes if sends(graph, node) and (to := wanted(node))}
     if not due:
         return graph
@@ -54,7 +59,7 @@ def with_wire_type(graph: Graph, wanted: Callable[[Node], DType | None]) -> Grap
 
 
 class _Conversion:
-    """One graph with the collectives in `due` in other dtypes."""
+    """Rebuilds one graph, in which the collectives in `due` get other dtypes."""
 
     def __init__(self, graph: Graph, due: Mapping[str, DType]) -> None:
         self.graph, self.due = graph, due
@@ -76,7 +81,9 @@ class _Conversion:
             return None
         if before:
             carried = f"{type.dtype.scheme} already, so not {form.scheme}"
-            raise PassError(f"quantize: collectives: {node.name} carries {carried}; shard anew before")
+            raise PassError(
+                f"quantize: collectives: {node.name} carries {carried}; shard the program again before"
+            )
         self.changed = True
         return self._carry(node, operands, form)
 
@@ -103,7 +110,9 @@ class _Conversion:
         return (done, *beside)
 
     def _compressed(self, value: Value, form: DType, block: str) -> Value:
-        """The value in the dtype of the transfer; converted once for all collectives that send it."""
+        """The value in the dtype of the transfer; it is converted only once for all collectives that send
+        it.
+        """
         if (value, form.name) not in self.made:
             name = f"compress_{value.node}"
             self.made[value, form.name] = self.b.compress(value, to=form.name, block=block, name=name)

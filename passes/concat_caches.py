@@ -25,7 +25,7 @@ def _concat(b: Builder, match: Match, cache: Value, rows: Value) -> Any:
 
 @dataclass(frozen=True)
 class ConcatCaches(Pass):
-    """Read and write each cache whole in every step, to append its new rows.
+    """Append new rows to each cache by reading and writing the whole cache.
 
     transformers' DynamicCache does this (`torch.cat`, transformers/cache_utils.py).
     """

@@ -1,4 +1,4 @@
-"""dispatch: the form in which tokens are sent to the ranks of their experts, and results are returned.
+"""dispatch: how tokens are sent to the ranks of their experts, and how results are returned.
 
 `shard` sends a token's row once for each chosen expert (`rows`). DeepEP sends a token once to each rank, and
 between nodes once to each node, that has one of its experts, and returns one sum from each (`ranks`). vLLM
@@ -41,8 +41,8 @@ class DispatchBy(Pass):
         walk: type[_Walk] = _Ranks if self.by == "ranks" else _Gather
         walks = {name: walk(graph) for name, graph in program.graphs.items()}
         if not any(each.layers for each in walks.values()):
-            rule = "that takes ep, and dp or sp, by which ranks have tokens of their own"
-            raise PassError(f"dispatch: by={self.by}, but {program.name!r} sends no rows to experts; {rule}")
+            rule = "it requires ep, and dp or sp, so that ranks have different tokens"
+            raise PassError(f"dispatch: by {self.by}: {program.name!r} sends no rows to experts; {rule}")
         if self.by == "rows":
             return program
         return program.replace(graphs={name: each.run() for name, each in walks.items()})
@@ -98,7 +98,7 @@ class _Walk(ABC):
         return next((each for each in self.layers if node in (each.combine, each.dispatch)), None)
 
     def _ordered(self) -> list[Node]:
-        """The nodes in an order in which the routing weights precede each dispatch."""
+        """The nodes in an order in which the routing weights come before each dispatch."""
         ordered: dict[str, Node] = {}
 
         def add(node: Node) -> None:

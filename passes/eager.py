@@ -1,4 +1,4 @@
-"""eager: RMSNorm and rotary positions as the kernels that PyTorch launches without a compiler."""
+"""eager: replaces RMSNorm and rotary positions by the kernels that PyTorch launches without a compiler."""
 
 from __future__ import annotations
 

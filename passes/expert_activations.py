@@ -1,4 +1,6 @@
-"""expert-activations: 8-bit inputs of experts with weights of fewer bits, as engines multiply them."""
+"""expert-activations: quantize the inputs of experts to 8 bits if their weights have fewer bits, as engines
+do.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Element types that `quantize` accepts for each role, and the scales that they get."""
+"""The dtypes that `quantize` accepts for each role, and the scales that it gives them."""
 
 from __future__ import annotations
 
@@ -50,15 +50,16 @@ def format_of(what: str, name: str) -> DType:
 
 
 def multiplies(activations: DType, weights: DType) -> bool:
-    """Whether hardware multiplies two dtypes: one kind of number, weights with no more bits; or converted
-    int4.
+    """Whether hardware multiplies two dtypes: both are the same kind of number, and weights have no more
+    bits; or the weights are converted int4.
     """
     same = activations.kind == weights.kind or (weights.bits == 4 and weights.kind != "code")
     return same and weights.bits <= activations.bits
 
 
 def activation_format(wanted: DType, weights: Iterable[DType], roles: str) -> DType:
-    """The format of quantized activations: one scale per token, or one per tile length of the weights.
+    """The format of quantized activations: one scale per token, or per tile of the same length as those of
+    the weights.
 
     A dtype with one scale per tensor, or with declared scales, is unchanged.
     """
@@ -74,14 +75,15 @@ def static(wanted: DType) -> bool:
 
 
 def cache_format(wanted: DType, rank: int) -> DType:
-    """The format of a cache: floats unchanged; integers with one scale per token and head."""
+    """The format of a cache: floats are unchanged, and integers have one scale per token and head."""
     if wanted.kind == "float":
         return wanted
     return dtype(f"{wanted}_c").laid("m" * (rank - 1) + "k")
 
 
 def wire_format(wanted: DType, rank: int) -> DType:
-    """The format in which a value with `rank` dimensions is sent: low precision has a scale per 128 elements.
+    """The format in which a value with `rank` dimensions is sent; low precision has one scale per 128
+    elements.
 
     The scales have 32 bits, as for DeepEP's fp8 rows, or 16 bits for int4, as in its groups.
     """

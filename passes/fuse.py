@@ -125,7 +125,7 @@ def _merged_latent_inputs(b: Builder, match: Match, x: Value) -> Any:
 
 
 def _split_einsum(einsum: str) -> list[str]:
-    """One equation for each result, with its weight.
+    """One equation for each result, which has its own weight.
 
     >>> _split_einsum("b t h, h f, h g -> b t f, b t g")
     ['b t h, h f -> b t f', 'b t h, h g -> b t g']
@@ -141,7 +141,8 @@ def _joined(first: str, second: str) -> str:
 
 
 def _merge(b: Builder, x: Value, nodes: list[Node], name: str, blocks: bool = False) -> Any:
-    """Merge several similar products; None if block, dtypes, terms of x or numbers of biases differ.
+    """Merge several products of the same kind; None if their blocks, dtypes, terms of x or numbers of biases
+    differ.
 
     With `blocks`, their blocks may differ.
     """
@@ -315,7 +316,7 @@ def _merged_block_products(b: Builder, match: Match, x: Value) -> Any:
 
 
 def _routes(kind: type[TopK]) -> tuple[Rule, Rule]:
-    """Score and choice in one kernel, with logits in fp32 or cast to fp32."""
+    """Score and choice of experts in one kernel; the logits are in fp32 or are cast to fp32."""
     score = kind.opcode.removesuffix("_top_k")
 
     def plain(p: Any, logits: Value) -> Any:

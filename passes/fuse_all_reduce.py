@@ -29,7 +29,7 @@ ADDED = 1  # the summand for the residual in the pair that rotated layers return
 
 
 def defer_sums(program: Program) -> Program:
-    """The program with bodies that return partial sums; unchanged if there are none."""
+    """The program in which bodies return partial sums; unchanged if no body can."""
     sums = _sums(program)
     runs = {n for n, g in program.graphs.items() if any(p.body in sums for p in g.loops.values())}
     graphs = {
@@ -39,8 +39,8 @@ def defer_sums(program: Program) -> Program:
 
 
 def _sums(program: Program) -> dict[str, Node]:
-    """The bodies, each with the final sum of its last layer; bodies that require a whole value are
-    excluded.
+    """The bodies, each with the final sum of its last layer; a body is excluded if something needs its whole
+    value.
     """
 
     def whole(sums: dict[str, Node]) -> set[str]:
@@ -55,7 +55,7 @@ def _sums(program: Program) -> dict[str, Node]:
 
 
 def _starts(graph: Graph, node: Node, sums: dict[str, Node], inner: bool) -> bool:
-    """Whether the first summand of the layers is zero, or the result of such layers."""
+    """Whether the first summand of the layers is zero, or is the result of such layers."""
     value = node.operands[ADDED]
     before = graph[value.node]
     loop = before.op.loop
@@ -64,7 +64,7 @@ def _starts(graph: Graph, node: Node, sums: dict[str, Node], inner: bool) -> boo
 
 
 def _sum(program: Program, name: str, left: set[str]) -> Node | None:
-    """The all_reduce at the end of a body's last layer, if it can be moved; otherwise None."""
+    """The all_reduce at the end of a body's last layer, if it can move to the next layer; otherwise None."""
     graph = program[name]
     runs = [p for g in program.graphs.values() for p in g.loops.values() if p.body == name]
     if name in left or not runs or any(p.carried != ADDED + 1 for p in runs):
@@ -90,7 +90,7 @@ def _adds(graph: Graph, node: Node) -> bool:
 
 
 class _DeferredGraph:
-    """A graph with layers that pass on partial sums, which ranks add up at the first use."""
+    """A graph whose layers pass on partial sums; the ranks add them at the first use."""
 
     def __init__(self, graph: Graph, sums: dict[str, Node]) -> None:
         self.graph, self.sums = graph, sums
@@ -127,7 +127,9 @@ class _DeferredGraph:
         return [first, self._defer(b, node.values[ADDED], added, last), *others]
 
     def _begin(self, b: Builder, node: Node, last: Node, operands: Operands) -> tuple[Value, Value]:
-        """A residual and partial zeros; or zeros and the partial sum before, if only these layers use it."""
+        """The residual with zeros as partial sum; or zeros with the partial sum before it, if only these
+        layers use it.
+        """
         first, over = node.operands[0], last.op.joins
         before = self.graph[first.node]
         alone = all(first not in n.operands or n == node or n.op.zero for n in self.graph.nodes)
@@ -137,7 +139,7 @@ class _DeferredGraph:
         return operands[0], b.zeros(operands[0], over=over, block=last.op.block)
 
     def _defer(self, b: Builder, value: Value, partial: Value, last: Node) -> Replacement:
-        """Replace a value by a partial sum that ranks add up on first use."""
+        """Replace a value by a partial sum, which the ranks add at the first use."""
         self.partial[value] = partial
         return lambda: b.apply(last.op, partial, name=last.name)[0]
 
@@ -179,7 +181,7 @@ class FuseAllReduce(Pass):
     """Fuse an all_reduce with the residual add and the norm after it; runs after `fuse` and `shard`.
 
     FlashInfer, vLLM and TensorRT-LLM have this kernel, and one that also quantizes the norm for the next
-    product. Layers from `rotate` end in partial sums, which the next layer adds up in its first norm.
+    product. After `rotate`, layers end in partial sums, which the next layer adds in its first norm.
     """
 
     name: ClassVar[str] = "fuse-all-reduce"

@@ -150,9 +150,10 @@ NARROW_Q = (Rule("narrow-q", _any_flash, _narrows_q),)
 
 @dataclass(frozen=True)
 class FuseAttention(Pass):
-    """Compute attention without writing scores to memory: read q, k, v once, and compute only visible pairs.
+    """Compute attention without writing scores to memory: read q, k, v once, and compute only the pairs that
+    the mask allows.
 
-    With `q=fp8` its products are in fp8, too: q is quantized with a static scale if the cache is in fp8.
+    With `q=fp8`, its products are in fp8, too: if the cache is in fp8, q is quantized with a static scale.
     Engines do this with FlashAttention-3 and TensorRT-LLM's kernels.
     """
 

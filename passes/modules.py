@@ -141,7 +141,7 @@ class Modules:
                 continue
             if entry in self.met:
                 what = f"{entry.pattern!r} has no {entry.role} that can be {entry.format}"
-                raise PassError(f"quantize: plan: {what}; scales and tf32 are of matrices")
+                raise PassError(f"quantize: plan: {what}; only matrices can have scales or tf32")
             known = list(self.known[entry.role])
             what, there = (
                 f"no module {entry.pattern!r}",

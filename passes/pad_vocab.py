@@ -33,7 +33,7 @@ class PadVocab(Pass):
             {n for graph in program.graphs.values() for n in map(_rows, graph.sources) if n % self.to}
         )
         if not odd and self != PadVocab():
-            raise PassError(f"pad-vocab: to={self.to} pads no vocabulary of {program.name}")
+            raise PassError(f"pad-vocab: to {self.to}: {program.name} has no vocabulary to pad")
         if not odd:
             return program
         graphs = {name: self._graph(graph) for name, graph in program.graphs.items()}
@@ -62,8 +62,8 @@ def _rows(source: Node) -> int:
 
 
 def _cut(b: Builder, value: Value, old: Value, graph: Graph) -> Value:
-    """Cut a value to its old width unless it is split over ranks; then the next op with the whole value is
-    cut.
+    """Cut a value to its original width; if it is split over ranks, the next op that has the whole value is
+    cut instead.
     """
     due, now = graph.type(old), b.type(value)
     if due.shape == now.shape or now.placements[-1]:

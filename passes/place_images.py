@@ -33,11 +33,11 @@ class PlaceImages(Pass):
         """Add images to prefill; decode runs the original program."""
         token = program.facts.get("image_token")
         if not isinstance(token, int):
-            raise PassError(f"place-images: {program.name} has no modelled tower that encodes images")
+            raise PassError(f"place-images: {program.name} has no image tower that llmir models")
         if program.image_tokens or "prefill" in program.phases:
-            raise PassError(f"place-images: {program.name} has prompts of its own already")
+            raise PassError(f"place-images: {program.name} already has image tokens in its prompts")
         if program.devices > 1:
-            raise PassError("place-images: goes before shard and stages")
+            raise PassError("place-images: must run before shard and stages")
         (entry,) = program.entries
         graph = _placed(program[entry], token, self.tokens)
         phases = {"decode": program.replace(phases={}), **program.phases}

@@ -1,4 +1,4 @@
-"""Placements of logical axes on a mesh, the only input of `shard` about sources.
+"""The placements of logical axes on a mesh; `shard` needs nothing else to place sources.
 
 `plan` computes a `ShardingPlan` from the degrees of parallelism; it raises an error for an axis that a degree
 does not divide.
@@ -62,7 +62,9 @@ def plan(program: Program, degrees: Parallelism) -> ShardingPlan:
 
 @lru_cache(maxsize=256)
 def _plan(degrees: Parallelism, groups: frozenset[int]) -> ShardingPlan:
-    """The plan for sources with these numbers of head groups, shared by all programs with equal splits."""
+    """The plan for sources with these numbers of head groups; all programs whose splits are equal share
+    it.
+    """
     mesh = mesh_of(dp=degrees.dp, tp=degrees.tp)
     dp, tp = mesh.atoms("dp"), mesh.atoms("tp")
     heads = {g: _prefix(mesh, tp, gcd(degrees.tp, g)) for g in groups}
@@ -83,7 +85,7 @@ def _plan(degrees: Parallelism, groups: frozenset[int]) -> ShardingPlan:
 
 
 def _prefix(mesh: Mesh, atoms: Placement, degree: int) -> Placement:
-    """The atoms with product `degree`, in order if possible."""
+    """The atoms whose sizes multiply to `degree`, in order if possible."""
     taken: list[str] = []
     left = degree
     for atom in atoms:
@@ -105,7 +107,7 @@ def _sizes(source: Node) -> Iterator[tuple[str, int]]:
 
 @lru_cache(maxsize=64)
 def _heads(program: Program) -> dict[int, set[int]]:
-    """The numbers of query heads for each number of key/value heads, of attention or of a scan."""
+    """For each number of key/value heads (of attention or of a scan), the numbers of query heads."""
     found: dict[int, set[int]] = {}
     for sizes in map(dict, map(_sizes, _sources(program))):
         if "kv_heads" in sizes or "heads" in sizes:
@@ -116,7 +118,7 @@ def _heads(program: Program) -> dict[int, set[int]]:
 
 @lru_cache(maxsize=64)
 def _shapes(program: Program) -> tuple[Node, ...]:
-    """One weight of each kind with equal placements."""
+    """One weight for each kind of weights with equal placements."""
     weights = (source for source in _sources(program) if source.op.role == "weight")
     return tuple({(source.op.axes, source.results[0]): source for source in weights}.values())
 
@@ -132,7 +134,7 @@ def _all_sizes(program: Program) -> Mapping[str, list[int]]:
 
 
 def _whole_heads(program: Program, tp: int) -> Iterator[tuple[str, int]]:
-    """The axes of heads that `tp` does not split, with their sizes."""
+    """The axes of heads that `tp` cannot split, with their sizes."""
     for kv_heads, groups in _heads(program).items():
         if tp % kv_heads and kv_heads % tp:
             yield "kv_heads", kv_heads
@@ -142,12 +144,10 @@ def _whole_heads(program: Program, tp: int) -> Iterator[tuple[str, int]]:
 
 def _check(program: Program, degrees: Parallelism, found: ShardingPlan) -> None:
     if degrees.ep > 1 and not any("expert" in source.op.axes for source in _sources(program)):
-        raise PassError(f"shard: ep is {degrees.ep}, but {program.name} has no experts")
+        raise PassError(f"shard: ep {degrees.ep}: {program.name} has no experts")
     ranks = degrees.dp * degrees.tp
     if ranks % degrees.ep:
-        raise PassError(
-            f"shard: ep {degrees.ep} does not divide the {ranks} ranks of dp·tp; {_allowed(ranks)}"
-        )
+        raise PassError(f"shard: ep {degrees.ep}: does not divide dp × tp = {ranks}; {_allowed(ranks)}")
     for axis, heads in _whole_heads(program, degrees.tp):
         raise PassError(_refused(axis, heads, "tp", degrees.tp, program, degrees))
     for source in _shapes(program):
@@ -165,7 +165,8 @@ def _check(program: Program, degrees: Parallelism, found: ShardingPlan) -> None:
 
 
 def padding_notes(program: Program, plan: ShardingPlan) -> Iterator[str]:
-    """Notes on vocabularies and experts that ranks do not divide; costs are those of the longest piece.
+    """Notes on vocabularies and experts that cannot be divided evenly among ranks; costs are those of the
+    longest piece.
 
     Engines pad the table, so that the last rank has rows of zeros. Some ranks have one expert less.
     """
@@ -191,9 +192,9 @@ def _refused(axis: str, size: int, name: str, split: int, program: Program, degr
     if name == "ep":
         ranks = degrees.dp * degrees.tp
         fit = ", ".join(str(d) for d in range(1, size + 1) if ranks % d == 0)
-        return f"{head}; allowed are {fit}"
+        return f"{head}; allowed: {fit}"
     works = ", ".join(str(n) for n in range(1, 129) if divides(program, n))
-    return f"{head}; allowed are {works}"
+    return f"{head}; allowed: {works}"
 
 
 def divides(program: Program, tp: int) -> bool:
@@ -205,4 +206,4 @@ def divides(program: Program, tp: int) -> bool:
 
 
 def _allowed(n: int) -> str:
-    return f"allowed are {', '.join(str(d) for d in range(1, n + 1) if n % d == 0)}"
+    return f"allowed: {', '.join(str(d) for d in range(1, n + 1) if n % d == 0)}"

@@ -27,11 +27,11 @@ _MASKS = ("causal", "window", "alibi")  # masks that depend on a key's distance,
 
 @dataclass(frozen=True)
 class PruneTokens(Pass):
-    """Retain only the last tokens of a prompt in each layer, as in `layers=(1024x4, 512x4, …)`.
+    """Keep only the last tokens of a prompt in each layer, as stated by `layers=(1024x4, 512x4, …)`.
 
     The first count is the length of the prompt; later counts do not increase. The cache of a layer contains
-    its part of the prompt and the tokens after it. The choice of tokens does not change the cost. Here they
-    are the last ones, so that positions and predictions remain valid. Run it before shard and stages.
+    the layer's part of the prompt, and all later tokens. Which tokens are kept does not affect the cost. This
+    pass keeps the last ones, so that positions and predictions stay valid. Run it before shard and stages.
     """
 
     name: ClassVar[str] = "prune-tokens"
@@ -46,7 +46,9 @@ class PruneTokens(Pass):
         object.__setattr__(self, "layers", f"({text})" if text else "")
 
     def __call__(self, program: Program) -> Program:
-        """Split the loops at changes of the count, and set the smaller sizes; in decode those of caches."""
+        """Split the loops where the number of tokens changes, and set the smaller sizes; in decode, only
+        those of caches.
+        """
         counts, facts = _counts(self.layers), {**program.facts}
         self._check(program, counts)
         facts["prompt"] = counts[0]
@@ -56,7 +58,7 @@ class PruneTokens(Pass):
         return _PrunedProgram(program.replace(facts=facts, phases=others), counts, prompt=True).program
 
     def _check(self, program: Program, counts: tuple[int, ...]) -> None:
-        """PassError if the program lacks these layers, or if pruning would change their meaning."""
+        """PassError if the program does not have these layers, or if pruning would change its meaning."""
         here = f"prune-tokens: {program.name}"
         if not counts:
             raise PassError("prune-tokens: layers: expected counts such as (1024x4, 512x4), got none")
@@ -66,7 +68,7 @@ class PruneTokens(Pass):
             raise PassError(f"{here} is pruned, sharded or staged already")
         (entry,) = program.entries
         if not program[entry].loops:
-            raise PassError(f"{here} has no repeated layers; it goes before unroll")
+            raise PassError(f"{here} has no repeated layers; run it before unroll")
         if len(counts) != (depth := program.depth(entry)):
             raise PassError(f"{here} has {depth} layers, got counts of {len(counts)}")
         for graph in program.graphs.values():
@@ -90,13 +92,17 @@ def _counts(layers: str | Sequence[int | str]) -> tuple[int, ...]:
         if not run or not int(run[1]) or not int(run[2] or 1) or len(found) + int(run[2] or 1) > _MOST:
             raise PassError(f"prune-tokens: layers: expected {form}, got {arguments.show_value(part)}")
         if found and int(run[1]) > found[-1]:
-            raise PassError(f"prune-tokens: layers: {run[1]} after {found[-1]}: tokens do not come back")
+            raise PassError(
+                f"prune-tokens: layers: {run[1]} after {found[-1]}: the number of tokens cannot increase"
+            )
         found += [int(run[1])] * int(run[2] or 1)
     return tuple(found)
 
 
 class _PrunedProgram:
-    """A program with loops split where counts change, for a `prompt` or for a token after it."""
+    """A program in which loops are split where the number of tokens changes; for a `prompt`, or for a token
+    after it.
+    """
 
     def __init__(self, program: Program, counts: tuple[int, ...], *, prompt: bool) -> None:
         self.before, self.counts, self.prompt = program, counts, prompt
@@ -145,7 +151,9 @@ class _PrunedProgram:
         )
 
     def _body(self, name: str, count: int) -> str:
-        """The name of a body for fewer tokens, built on demand; the original body for all tokens."""
+        """The name of a body for fewer tokens, which is built when it is first needed; for all tokens, the
+        original body.
+        """
         own = f"{name}_{count}"
         if count == self.counts[0]:
             return name
@@ -163,7 +171,7 @@ class _PrunedProgram:
         return own
 
     def _fewer(self, node: Node, count: int) -> Node:
-        """A source of a layer that sees `count` tokens of a prompt."""
+        """A source of a layer that processes `count` tokens of a prompt."""
         after: dict[str, Size] = {"C": Max.of(C - (self.counts[0] - count), 0)}
         after |= {"T": Min.of(T, count)} if self.prompt else {}
         type = node.results[0]

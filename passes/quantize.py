@@ -6,7 +6,6 @@ plans, `retype.py` rebuilds a graph, and `collectives.py` converts the values th
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
@@ -58,8 +57,8 @@ class Quantize(Pass):
         narrow = weights and activations and weights.low and activations.low
         if weights and activations and narrow and not formats.multiplies(activations, weights):
             both = f"weights {self.weights} with activations {self.activations}"
-            rule = "activations are of the weights' kind and at least as wide, or left out"
-            raise PassError(f"quantize: there is no arithmetic for {both}; {rule}")
+            rule = "activations must be of the same kind as the weights and at least as wide, or left out"
+            raise PassError(f"quantize: no kernel multiplies {both}; {rule}")
 
     def _asked(self, what: str) -> DType | None:
         """The requested format of a role, if any."""
@@ -87,35 +86,34 @@ class Quantize(Pass):
         for entry in entries:
             if entry.role not in changed:
                 what = f"keep has nothing to keep {entry.pattern!r} from"
-                raise PassError(f"quantize: plan: {what}, since nothing is said of {entry.role}")
+                raise PassError(f"quantize: plan: {what}, because there is no dtype for {entry.role}")
         return entries
 
     def _check(self, program: Program, step: _Step) -> None:
         """Raise PassError if a requested role has no modules."""
-        if self.weights and not step.able["weights"]:
-            narrow = (
-                f"narrow ones are those of products outside {', '.join(sorted(formats.UNQUANTIZED_BLOCKS))}"
-            )
-            nothing = f"no weight of program {program.name!r} can take it"
-            raise PassError(f"quantize: weights={self.weights}, but {nothing}; {narrow}, or named in a plan")
+        if self.weights and "weights" not in step.able:
+            blocks = ", ".join(sorted(formats.UNQUANTIZED_BLOCKS))
+            kept = f"weights of {blocks} stay as they are, unless a plan names them"
+            nothing = f"no weight of program {program.name!r} can have this dtype"
+            raise PassError(f"quantize: weights {self.weights}: {nothing}; {kept}")
         activations = self._asked("activations")
         if activations and activations.low and not step.quantized:
             raise PassError(
-                f"quantize: activations={self.activations} needs weights of its kind, at most as wide; "
-                "set weights=…"
+                f"quantize: activations {self.activations}: requires weights of the same kind, at most as "
+                "wide; set weights, too"
             )
-        if self.kv and not step.able["kv"]:
-            raise PassError(f"quantize: kv={self.kv}, but program {program.name!r} has no cache")
+        if self.kv and "kv" not in step.able:
+            raise PassError(f"quantize: kv {self.kv}: program {program.name!r} has no cache")
         if self.collectives and not step.collectives:
             raise PassError(
-                f"quantize: collectives={self.collectives}, but no collective joins ranks in program "
+                f"quantize: collectives {self.collectives}: no collective joins ranks in program "
                 f"{program.name!r}; shard it first: --tp, or shard{{tp=…}} in a pipeline"
             )
-        if self.collectives and not step.able["collectives"]:
+        if self.collectives and "collectives" not in step.able:
             others = ", ".join(sorted(formats.UNQUANTIZED_COLLECTIVES))
-            kept = f"narrow ones leave {others} unless a plan names them"
-            nothing = f"no collective of program {program.name!r} can take it"
-            raise PassError(f"quantize: collectives={self.collectives}, but {nothing}; {kept}")
+            kept = f"{others} stay as they are, unless a plan names them"
+            nothing = f"no collective of program {program.name!r} can have this dtype"
+            raise PassError(f"quantize: collectives {self.collectives}: {nothing}; {kept}")
 
 
 class _Step:
@@ -129,9 +127,7 @@ class _Step:
         self.retypes = bool(stated - {"collectives"})
         self.quantized = self.collectives = 0
         self.widened: list[str] = []  # notes on weights that take more bits than before
-        self.able: Counter[str] = (
-            Counter()
-        )  # by role, the number of modules that the option for all can change
+        self.able: set[str] = set()  # the roles that the option for all can change in some module
 
     def graph(self, graph: Graph) -> Graph:
         """The graph with its new dtypes."""
@@ -142,7 +138,7 @@ class _Step:
         return with_wire_type(found, lambda node: self._carried(found, node))
 
     def _given(self, role: str, names: set[str], known: list[str]) -> tuple[DType | None, Entry | None]:
-        """The requested format of a module, if any, and the entry of the plan that sets it."""
+        """The requested format of a module, if any, and the entry of the plan that requests it."""
         entry = self.modules.said(role, names, known)
         if entry is None:
             return self.formats[role], None
@@ -177,7 +173,7 @@ class _Step:
         roles = _matrix_roles(uses)
         general = self.formats["weights"]
         if general and _fits(general, roles) and (not general.low or _by_default(uses)):
-            self.able["weights"] += 1
+            self.able.add("weights")
         elif not entry:
             return None
         if given is None or not _fits(given, roles):
@@ -186,7 +182,7 @@ class _Step:
         return given.laid(roles)
 
     def _widen(self, before: DType, given: DType, block: str) -> None:
-        """Note low-precision weights that need more bytes in the requested low-precision dtype."""
+        """Note weights that already have low precision and need more bytes in the requested dtype."""
         if before.low and given.low and before.bits < given.bits:
             kept = f"a plan with `{block}: keep` leaves them"
             self.widened.append(
@@ -195,7 +191,7 @@ class _Step:
 
     def _cache(self, graph: Graph, node: Node) -> DType | None:
         """The new type of a cache, if it has one."""
-        self.able["kv"] += 1
+        self.able.add("kv")
         given, entry = self._given("kv", op_names(graph, node), short_names([node]))
         if given is None:
             return None
@@ -205,7 +201,7 @@ class _Step:
     def _activations(
         self, graph: Graph, node: Node, called: Mapping[str, set[str]], weights: Mapping[str, DType]
     ) -> DType | None:
-        """The low-precision dtype of a product's input, if any; its previous dtype without a request."""
+        """The low-precision dtype of a product's input, if any; without a request, it stays as it was."""
         matrices = [node.operands[slot].node for slot in node.op.matrices]
         own, known = op_names(graph, node), short_names([node])
         said = [self._given("activations", own | called.get(m, set()), known) for m in matrices]
@@ -248,7 +244,7 @@ class _Step:
         given, entry = self._given("collectives", names, [node.op.opcode, *short_names([first, node])])
         general = self.formats["collectives"]
         if general and (not general.low or node.op.block not in formats.UNQUANTIZED_COLLECTIVES):
-            self.able["collectives"] += 1
+            self.able.add("collectives")
         elif not entry:
             return None
         self.modules.take(entry)
@@ -256,13 +252,17 @@ class _Step:
 
 
 def _matrix_roles(uses: Sequence[tuple[Node, int]]) -> str:
-    """The roles of a matrix's dimensions, "" if it is not a matrix; products take precedence over tables."""
+    """The roles of a matrix's dimensions; "" if it is not a matrix. If it is used by a product and as a
+    table, the product counts.
+    """
     uses = sorted(uses, key=lambda use: use[1] not in use[0].op.matrices)
     return next((roles for node, slot in uses if (roles := node.op.scale_roles(slot))), "")
 
 
 def _fits(given: DType, roles: str) -> bool:
-    """Whether a weight can have a dtype: scales and tf32 need a matrix, whose dimensions have roles."""
+    """Whether a weight can have a dtype: scales and tf32 require a matrix, because only its dimensions have
+    roles.
+    """
     return bool(roles) or not (given.low or given.name == "tf32")
 
 
@@ -272,7 +272,9 @@ def _by_default(uses: Sequence[tuple[Node, int]]) -> bool:
 
 
 def _model_type(program: Program) -> DType:
-    """The dtype of the hidden state: of the first computed floating-point value."""
+    """The dtype of the hidden state, which is the dtype of the first floating-point value that is
+    computed.
+    """
     graphs = [*(program[entry] for entry in program.entries), *program.graphs.values()]
     for graph in graphs:
         for node in graph.nodes:

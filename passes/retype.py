@@ -1,7 +1,7 @@
 """Rebuild a graph after its sources changed dtype: infer each op again and insert conversions.
 
-A token is quantized once before it is copied to experts or sent to other ranks, and values with several users
-are quantized once.
+If a token is copied to experts or sent to other ranks, it is quantized once before that; a value with several
+users is also quantized only once.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from . import formats
 
 @dataclass(frozen=True)
 class Types:
-    """New dtypes by node: of weights and caches, and the low-precision dtype of each product's input, if any.
+    """The new dtypes by node: of weights and caches, and the low-precision dtype of each product's input, if
+    any.
 
-    `wide` maps dtypes of the model's arithmetic to their replacements.
+    `wide` maps each dtype of the model's arithmetic to its replacement.
     """
 
     held: Mapping[str, DType]
@@ -67,7 +68,7 @@ def _quantized_first(b: Builder, match: Match, rows: Value) -> Any:
     return b.apply(exchange.op, *b.apply(quantize.op, rows, name=quantize.name), name=exchange.name)[0]
 
 
-# Rows that arrive in low precision are sent in low precision.
+# If rows arrive in low precision, they are also sent in low precision.
 _QUANTIZE_FIRST = (
     Rule("quantize-before-exchange", _exchanged, _quantized_first),
     before_dispatch(Quantize),
@@ -147,9 +148,7 @@ class _Walk:
         return self.types.wide.get(dtype, dtype)
 
     def _product(self, node: Node, operands: tuple[Value, ...]) -> tuple[Value, ...]:
-        """The operands of a product: x has low precision if the matrices have low precision and if it was
-        requested.
-        """
+        """The operands of a product; x is in low precision if the matrices are and this was requested."""
         x, wanted = self._unquantized(operands[0]), self.types.activations.get(node.name)
         matrices = [self.new.type(operands[slot]).dtype for slot in node.op.matrices]
         if wanted is None or not all(w.low and formats.multiplies(wanted, w) for w in matrices):
@@ -162,7 +161,9 @@ class _Walk:
         return (self._once(x, narrow), *operands[1:])
 
     def _widened(self, value: Value, like: Value) -> Value:
-        """The cache in the dtype of the other operand, as eager attention multiplies it."""
+        """The cache in the dtype of the other operand, because eager attention multiplies it in this
+        dtype.
+        """
         value, to = self._undequantized(value), self.new.type(like).dtype
         if self.new.type(value).dtype == to:
             return value

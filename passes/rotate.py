@@ -2,8 +2,8 @@
 
 Layers are bodies of loops, so the last add of one layer and the first norm of the next are in one graph only
 after the loop is rotated. The loop then carries the two summands instead of their sum, as the layers of vLLM,
-SGLang and TensorRT-LLM pass on `hidden_states` and `residual`. Before the first layer one summand is zero;
-after the last layer the final norm follows the add.
+SGLang and TensorRT-LLM pass on `hidden_states` and `residual`. Before the first layer, one summand is zero;
+after the last layer, the add comes before the final norm.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FEW = 3  # Each layer moves one hidden state less; the additional sum moves thre
 
 @dataclass(frozen=True)
 class Rotate(Pass):
-    """The final sum of a layer moves to the next layer, so that `fuse` combines it with the norm there."""
+    """The final sum of a layer moves to the next layer, so that `fuse` can merge it with the norm there."""
 
     name: ClassVar[str] = "rotate"
 
@@ -43,7 +43,7 @@ class Rotate(Pass):
 
 
 def _sums(program: Program) -> dict[str, Node]:
-    """The bodies to rotate, with the sum that ends each; only loops that are long enough to benefit."""
+    """The bodies to rotate, and the final sum of each; only loops with enough iterations to benefit."""
 
     def short(sums: dict[str, Node]) -> set[str]:
         found: set[str] = set()
@@ -79,7 +79,7 @@ def _sum(program: Program, name: str, left: set[str]) -> Node | None:
 
 
 class _RotatedGraph:
-    """A graph with rotated layers that return a pair of summands, which are added at the first use."""
+    """A graph whose rotated layers return a pair of summands, which is added at the first use."""
 
     def __init__(self, graph: Graph, sums: dict[str, Node]) -> None:
         self.graph, self.sums = graph, sums
@@ -116,6 +116,6 @@ class _RotatedGraph:
         return [self._pair(b, node, (residual, added), last), *others]
 
     def _pair(self, b: Builder, node: Node, pair: tuple[Value, Value], last: Node) -> Replacement:
-        """Replace the first result of a node by a pair that is added on first use of the sum."""
+        """Replace the first result of a node by a pair, which is added at the first use of the sum."""
         self.pairs[node.values[0]] = pair
         return lambda: b.apply(last.op, *pair, name=last.name)[0]

@@ -1,4 +1,6 @@
-"""route: set the routing law, which determines how tokens choose experts and the load of each rank."""
+"""route: set the routing law, which states how tokens choose experts and so determines the load of each
+rank.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,8 @@ _NOTE = "routing: "
 class Route(Pass):
     """Set the routing law; work and memory are those of the busiest rank.
 
-    Options: skew, where the popularity of experts falls as rank^-skew; or routing, the text of any law:
-    chance (the default of programs), even, zipf:skew or zipf(skew), power_law:exponent, groups.
+    Options: skew, with which the popularity of experts falls as rank^-skew; or routing, the text of any law:
+    chance (the default), even, zipf:skew or zipf(skew), power_law:exponent, groups.
     """
 
     name: ClassVar[str] = "route"
@@ -34,8 +36,8 @@ class Route(Pass):
         nodes = [n for graph in program.graphs.values() for n in graph.nodes]
         grouped = [n.op for n in nodes if n.op.routing and n.op.matrices]
         if not grouped and (self.skew or self.routing):
-            said = f"routing={self.routing}" if self.routing else f"skew={self.skew:g}"
-            raise PassError(f"route: {said}, but program {program.name!r} routes no tokens to experts")
+            said = f"routing {self.routing}" if self.routing else f"skew {self.skew:g}"
+            raise PassError(f"route: {said}: program {program.name!r} routes no tokens to experts")
         if all(op.routing == _instead(op.routing, by) for op in grouped):
             return program
         notes = tuple(n for n in program.notes if not n.startswith(_NOTE))
@@ -52,14 +54,18 @@ class Route(Pass):
                 if by.alone:
                     raise PassError(f"route: {by} describes the tokens of one rank, not all tokens")
                 if by.instead(CHANCE) != CHANCE:
-                    raise PassError(f"route: {by} says where experts lie; shard{{redundant=…}} copies them")
+                    raise PassError(
+                        f"route: {by} states the places of experts; shard{{redundant=…}} copies experts"
+                    )
                 return by
             return Zipf(self.skew) if self.skew else CHANCE
         except VerifyError as error:
             raise PassError(f"route: {error}") from None
 
     def _graph(self, graph: Graph, by: Law) -> Graph:
-        """The graph with its types inferred again: rows that are split by expert are split unevenly."""
+        """The graph with its types inferred again, because rows that are split by expert are now split
+        unevenly.
+        """
         if not any(node.op.routing for node in graph.nodes):
             return graph
 
@@ -72,5 +78,5 @@ class Route(Pass):
 
 
 def _instead(routing: str, by: Law) -> str:
-    """Another law for the same placement of experts."""
+    """Another law for experts that are placed in the same way."""
     return str(law(routing).instead(by))

@@ -1,10 +1,10 @@
-"""shard: tensor, sequence, data and expert parallelism by one plan and one forward walk.
+"""shard: tensor, sequence, data and expert parallelism, by one plan and one walk through each graph.
 
 `plan.py` places weights, caches and inputs. The walk follows the equation of each op. If a rank cannot
 compute with the placements of the operands, or if a partial sum meets a nonlinear op, the walk inserts one
 collective: partial → replicated all_reduce, partial → split reduce_scatter, split → replicated all_gather,
-replicated → split slice. Megatron's pattern follows from this table. Redundant experts are larger weights,
-and each token is sent to one copy of its expert.
+replicated → split slice. Megatron's pattern follows from this table. With redundant experts, weights are
+larger, and each token is sent to one copy of its expert.
 """
 
 from __future__ import annotations
@@ -38,16 +38,18 @@ _AXIS = "expert"
 def add_replicas(program: Program, redundant: int, ep: int) -> Program:
     """Add `redundant` experts to a program, to be sharded over `ep` ranks; PassError if it has no experts.
 
-    Loads decide which experts are copied; the choice affects only costs (`routing.replicas`).
+    Loads decide which experts are copied; this choice affects only costs (`routing.replicas`).
     """
     graphs = program.graphs.values()
     counts = {_count(node) for graph in graphs for node in graph.sources} - {0}
     if not counts:
-        raise PassError(f"shard: redundant is {redundant}, but {program.name} has no experts")
+        raise PassError(f"shard: redundant {redundant}: {program.name} has no experts")
     if any(node.op.routing.startswith(Replicas.word) for graph in graphs for node in graph.nodes):
-        raise PassError(f"shard: redundant is {redundant}, but {program.name} has copies of experts already")
+        raise PassError(f"shard: redundant {redundant}: {program.name} has copies of experts already")
     if ep == 1:
-        raise PassError(f"shard: redundant is {redundant}, and copies lie on other ranks; it requires ep")
+        raise PassError(
+            f"shard: redundant {redundant}: requires ep, because copies of experts lie on other ranks"
+        )
     for count in counts:
         if (count + redundant) % ep or redundant > count * (ep - 1):
             first, *more = range(-count % ep or ep, count * (ep - 1) + 1, ep)
@@ -116,7 +118,9 @@ class Shard(Pass):
             return program
         now = program.parallelism
         if self.sp and self.tp * now.tp == 1:
-            raise PassError("shard: sp=1 splits tokens over the ranks of tp, and there is one; say tp too")
+            raise PassError(
+                "shard: sp 1: tokens are split over the ranks of tp, and there is only one; set tp, too"
+            )
         tp, dp, ep = self.tp * now.tp, self.dp * now.dp, self.ep * now.ep
         if self.redundant:
             program = add_replicas(program, self.redundant, ep)
@@ -129,7 +133,7 @@ class Shard(Pass):
         return after
 
     def _check(self, after: Program) -> None:
-        """PassError for an option without effect."""
+        """PassError for an option that has no effect."""
         nodes = [node for graph in after.graphs.values() for node in graph.nodes]
         spread = {axis for node in nodes if node.op.source for axis in node.results[0].spread}
         for name in ("tp", "dp"):
@@ -138,16 +142,16 @@ class Shard(Pass):
                 axes = ", ".join(dict.fromkeys(a for n in nodes for a in n.op.axes)) or "none"
                 nothing = f"no weight, cache or input has an axis that {name} shards"
                 why = f"has no effect, because {nothing}"
-                raise PassError(f"shard: {name}={degree} {why}; the axes of {after.name!r} are {axes}")
+                raise PassError(f"shard: {name} {degree}: {why}; the axes of {after.name!r} are {axes}")
         if self.sp and not any(type.tokens for node in nodes for type in node.results):
-            raise PassError(f"shard: sp=1, but no tokens of {after.name!r} can be split between its ops")
+            raise PassError(f"shard: sp 1: {after.name!r} has no tokens that can be split between its ops")
 
 
 class _ShardContext(NamedTuple):
-    """The facts of a program that sharding a graph depends on.
+    """The facts of a program on which the sharding of a graph depends.
 
     `outputs`: the source whose placement each output has, or None to leave it. In the `last` stage, outputs
-    are whole except for batch. `takes`: the inputs of the body of each repeat.
+    are whole in all dimensions except batch. `takes`: for each repeat, the inputs of its body.
     """
 
     outputs: tuple[Node | None, ...]
@@ -156,8 +160,8 @@ class _ShardContext(NamedTuple):
 
 
 def _around(program: Program, graph: Graph) -> _ShardContext:
-    """The context of a graph: outputs of a body have the placement of its inputs, outputs of a stage that of
-    the next.
+    """The context of a graph: outputs of a body are placed like its inputs, and outputs of a stage like the
+    inputs of the next stage.
 
     Additional results of a body are left as they are.
     """
@@ -199,13 +203,14 @@ class _Walk:
     def _visit(self, _: Builder, node: Node, taken: Operands) -> tuple[Value, ...] | None:
         op, operands = node.op, tuple(taken)
         if op.source:
-            type = self.plan.lay(node)
+            type = self._source(node)
             return None if type == node.results[0] else self.b.apply(op.typed(type), name=node.name)
         if op.relays:
             return operands[: len(node.results)]
         if op.joins:
             raise PassError(
-                f"shard: {node.name} is a kernel with its own sum over ranks; shard before it is made"
+                f"shard: {node.name} already contains a sum over ranks; run shard before the pass "
+                "that creates it"
             )
         if isinstance(op, Dispatch):
             return self._dispatch(node.name, op, operands)
@@ -217,6 +222,18 @@ class _Walk:
             wanted = self._wanted(op, operands)
         placed = tuple(map(self.place, operands, wanted))
         return self.b.apply(op, *placed, name=node.name)
+
+    def _source(self, node: Node) -> Tensor:
+        """The placement of a source by the plan; axes that an op requires whole are not split."""
+        type = self.plan.lay(node)
+        if node.op.role != "weight" or not type.spread:
+            return type
+        whole = set()
+        for user, slot in self.graph.users.get(node.name, ()):
+            if not user.op.loop:
+                rule = user.op.equation(self.graph.operand_types(user))
+                whole |= {i for i, dim in enumerate(rule.operands[slot]) if rule.whole & set(dim.axes)}
+        return type.laid([() if i in whole else p for i, p in enumerate(type.placements)], (), type.tokens)
 
     def _outputs(self, _: Builder, values: Operands) -> list[Value]:
         """The outputs, in the placement that the surrounding program requires."""
@@ -231,7 +248,9 @@ class _Walk:
         return self.place(new, self.plan.lay(source)) if source is not None else new
 
     def _wanted(self, op: Op, operands: tuple[Value, ...]) -> tuple[Tensor, ...]:
-        """The required placements of the operands: weights and caches stay, activations move."""
+        """The placements that the operands need: weights and caches stay where they are, and activations
+        move.
+        """
         types = tuple([self.b.type(v) for v in operands])
         if not any(type.spread for type in types):
             return types
@@ -249,7 +268,9 @@ class _Walk:
         return self.stays[value]
 
     def place(self, value: Value, target: Tensor) -> Value:
-        """Move a value to the placement of `target` by the collectives of the table, once for each target."""
+        """Move a value to the placement of `target` with the collectives of the table, once for each
+        target.
+        """
         type = self.b.type(value)
         if type == target:
             return value
@@ -286,7 +307,9 @@ class _Walk:
         return value
 
     def _rows(self, value: Value) -> tuple[Tensor, Placement]:
-        """The placement of tokens for routing, and the split of their rows, without expert-parallel ranks."""
+        """The placement of tokens for routing, and how their rows are split, apart from expert-parallel
+        ranks.
+        """
         type, shared = self.b.type(value), self.plan.axes["expert_mlp"]
         batch = tuple(a for a in type.placements[0] if a not in shared)
         # Inner splits must be gathered first.
@@ -326,7 +349,9 @@ class _Walk:
 def _together(
     op: Op, types: tuple[Tensor, ...], fixed: tuple[bool, ...], batch: Placement, over: Placement
 ) -> tuple[Tensor, ...]:
-    """The placements that let one rank compute an op, with some operands fixed; `over` may split tokens."""
+    """The placements with which one rank can compute an op, if some operands are fixed; `over` may split
+    tokens.
+    """
     rule = op.equation(types)
     where: dict[str, Placement] = {}
     for term, type, stays in zip(rule.operands, types, fixed, strict=True):

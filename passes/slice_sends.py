@@ -1,4 +1,4 @@
-"""slice-sends: between stages, each tensor-parallel rank sends one slice of a replicated value."""
+"""slice-sends: between stages, each tensor-parallel rank sends one slice of a value that all of them have."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from llmir.ir.tools.pipeline import Pass
 
 @dataclass(frozen=True)
 class SliceSends(Pass):
-    """Send a slice of each replicated value per tp rank between stages, and gather the slices there.
+    """Between stages, each tensor-parallel rank sends a slice of each replicated value, and the next stage
+    gathers the slices.
 
     vLLM and SGLang do this (`send_tensor_dict` of their `GroupCoordinator`): the network carries each value
-    once. Sizes that the ranks do not divide are sent whole. Runs after `stages` and `shard`.
+    once. If the ranks do not divide the size of a value, it is sent whole. Runs after `stages` and `shard`.
     """
 
     name: ClassVar[str] = "slice-sends"

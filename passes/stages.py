@@ -20,8 +20,9 @@ class Stages(Pass):
     """Split the layers over pipeline stages on separate ranks, connected by sends.
 
     Options: pp, a number of nearly equal stages, or `layers=(30, 32, 32, 32)`; and micro_batches, the number
-    of parts of a step's batch. Remaining layers of `pp` go to the stages just before the last, one each, as
-    in vLLM, since the last has the head. A tied embedding is on the first and on the last stage.
+    of parts of a step's batch. If the layers do not divide evenly, the stages just before the last get one
+    more each, as in vLLM, because the last stage also has the head. A tied embedding is on the first and on
+    the last stage.
     """
 
     name: ClassVar[str] = "stages"

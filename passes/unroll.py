@@ -67,7 +67,7 @@ class Unroll(Pass):
             return program
         ops = sum(written_out(program, entry) for entry in program.entries)
         if ops > MOST_OPS:
-            raise PassError(f"unroll: {program.name} has {ops:,} ops written out, {MOST_OPS:,} are the most")
+            raise PassError(f"unroll: {program.name} has {ops:,} unrolled ops; the limit is {MOST_OPS:,}")
         if ops > LONG:
             LOG.info("unroll writes out %s ops", f"{ops:,}")
         return program.replace(graphs={e: _flatten(program, program[e]) for e in program.entries})

@@ -11,10 +11,13 @@ says which, and why).
 from __future__ import annotations
 
 import argparse
+import ast
+import builtins
 import gc
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -26,11 +29,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
+from importlib.machinery import SourceFileLoader
 from inspect import CO_OPTIMIZED
 from itertools import islice
 from pathlib import Path
-from types import CodeType, FrameType, FunctionType
+from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 import pytest
@@ -41,8 +45,10 @@ ROOT = Path(__file__).resolve().parents[1]
 EQUIVALENT = ROOT / "scripts" / "equivalent.yaml"
 GOAL = 0.9
 MEMORY = 16 << 30  # bytes of addresses
-# Processor seconds: of one test and of all, while they are traced; of the tests of a mutant, untraced.
-LONGEST, ALL, ENOUGH = 5.0, 150.0, 20.0
+# Processor seconds, at most: of one test and of all, the first time; of the tests of a mutant.
+LONGEST, ALL, ENOUGH = 3.0, 75.0, 10.0
+ENDLESS = "processor time"  # how a mutant is noticed that never ends
+ERROR = 99  # the exit code of a process that fails outside its tests
 TURN = 6  # tests of a file, before those of the next
 SCRIPTS = ("price.js",)  # of pages, which tests run in node
 LEFT_OUT = (
@@ -72,7 +78,6 @@ AREAS = (
         "ir",
         ("llmir/ir/sizes", "llmir/ir/core", "llmir/ir/tools"),
         ("tests/ir", "tests/passes/test_pairs.py", "tests/passes/test_shard_patterns.py"),
-        without=("llmir/ir/tools/op_methods.py",),
     ),
     Area(
         "ops",
@@ -101,6 +106,8 @@ AREAS = (
 )
 
 
+_SIGNS = re.compile(r"[^a-z0-9]+")
+_CACHED = type(lru_cache(len))
 Changes = list[tuple[FunctionType, CodeType]]  # functions, and the code that they have in a mutant
 
 
@@ -147,14 +154,16 @@ class _TooLongError(BaseException):
 
 
 class _Traced:
-    """A plugin of pytest: traces which lines of mutants, and which files, each test runs.
+    """A plugin of pytest: which lines of mutants, and which files, each test runs.
 
+    Modules with mutants are compiled with a call (`_mark`) before each statement of these lines.
     After that it tries each mutant that is within functions in a fork of this process, where the functions
-    have its code. What was computed before stays, so that only what a test notices there is certain.
+    have its code and cached functions forget their results. Other values computed before stay, so that only
+    what a test notices there is certain.
     """
 
     def __init__(self, folder: Path, chosen: Sequence[Mutant], into: Path) -> None:
-        self.folder, self.chosen, self.killed = folder, chosen, list[int]()
+        self.folder, self.chosen, self.killed = folder, chosen, list[tuple[int, str]]()
         self.forked = self.control = False
         lines: dict[str, set[int]] = defaultdict(set)
         for mutant in chosen:
@@ -168,8 +177,19 @@ class _Traced:
         self.wrong: list[str] = []
         self._end = time.process_time() + ALL
         self._hit: set[tuple[str, int]] = set()
-        self._files: set[str] = set()
-        self._known: dict[CodeType, frozenset[int]] = {}
+
+    def compile_with_marks(self) -> None:
+        """Of all modules that this process imports from now on."""
+        plain = SourceFileLoader.get_code
+
+        def get_code(loader: SourceFileLoader, name: str) -> CodeType | None:
+            if (path := loader.get_filename(name)) not in self.lines:
+                return plain(loader, name)
+            tree = _Marks(*self.lines[path]).visit(ast.parse(loader.get_data(path)))
+            return compile(ast.fix_missing_locations(tree), path, "exec", dont_inherit=True)
+
+        SourceFileLoader.get_code = get_code  # type: ignore[method-assign, assignment]
+        vars(builtins)[_Marks.name] = lambda file, line: self._hit.add((file, line))
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         """Those that are not marked as slow go first, some of each file in turn."""
@@ -184,13 +204,11 @@ class _Traced:
         """Before the fixtures of a test."""
         if self.forked:
             return
-        self._hit, self._files, self._fails = set(), set(), False
+        self._hit, self._fails = set(), False
         self._start = time.process_time()
         left = self._end - self._start
         signal.signal(signal.SIGPROF, self._stop)
         signal.setitimer(signal.ITIMER_PROF, max(min(LONGEST, left), 0.01))
-        threading.settrace(self._call)
-        sys.settrace(self._call)
 
     @staticmethod
     def _stop(number: int, frame: object) -> None:
@@ -211,12 +229,11 @@ class _Traced:
         """After them."""
         if self.forked:
             return
-        sys.settrace(None)
-        threading.settrace(None)  # type: ignore[arg-type]
         signal.setitimer(signal.ITIMER_PROF, 0)
         seconds = time.process_time() - self._start
         if not self._fails:
-            self.found[nodeid] = seconds, sorted(self._hit), sorted(self._files)
+            lines = sorted(x for x in self._hit if x[1])
+            self.found[nodeid] = seconds, lines, sorted({file for file, _ in self._hit})
 
     # Before pytest removes its folders.
     @pytest.hookimpl(tryfirst=True)
@@ -232,8 +249,9 @@ class _Traced:
             if good and changes:
                 limit = 4 * sum(runs[test].seconds for test in good) + 10
                 work = partial(self._try, session, changes, [items[test] for test in good], limit)
-                if _status(started(work), 4 * limit):
-                    self.killed.append(i)
+                status = _status(started(work), 8 * limit)
+                if how := noticed(status):
+                    self.killed.append((i, how))
         self.into.write_text(json.dumps([self.wrong, self.found, self.killed]), encoding="utf-8")
 
     def _control(self, session: Any, items: list[Any]) -> set[str]:
@@ -252,28 +270,57 @@ class _Traced:
         resource.setrlimit(resource.RLIMIT_CPU, (int(limit), int(limit) + 1))
         for function, code in changes:
             function.__code__ = code
+        for each in gc.get_objects():
+            if isinstance(each, _CACHED):
+                each.cache_clear()
         for item, after in zip(items, [*items[1:], None], strict=True):
             session.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
         return 0
 
-    def _call(self, frame: FrameType, event: str, argument: object) -> Any:
-        code = frame.f_code
-        if (some := self._known.get(code)) is None:
-            file, lines = self.lines.get(code.co_filename, ("", frozenset()))
-            last = max((line for _, _, line in code.co_lines() if line), default=0)
-            some = frozenset(line for line in lines if code.co_firstlineno <= line <= last)
-            self._known[code] = some
-        if code.co_filename in self.lines:
-            file = self.lines[code.co_filename][0]
-            self._files.add(file)
-            if some and not all((file, line) in self._hit for line in some):
-                return self._line
-        return None
 
-    def _line(self, frame: FrameType, event: str, argument: object) -> Any:
-        if event == "line" and frame.f_lineno in self._known[frame.f_code]:
-            self._hit.add((self.lines[frame.f_code.co_filename][0], frame.f_lineno))
-        return self._line
+class _Marks(ast.NodeTransformer):
+    """Puts a call of `name` in front of the statements of functions on some lines of a file.
+
+    Its arguments are the file and the line; at the start of each function, the line is 0.
+    """
+
+    name = "_a_line_of_a_mutant_runs"
+
+    def __init__(self, file: str, lines: frozenset[int]) -> None:
+        self.file, self.lines, self.inside = file, lines, False
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        """A function, and those in it."""
+        before, self.inside = self.inside, True
+        self.generic_visit(node)
+        self.inside = before
+        place = ast.get_docstring(node, clean=False) is not None
+        node.body.insert(place, self._mark(0, node.body[-1]))
+        return node
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        """The statements in it."""
+        super().generic_visit(node)
+        if self.inside:
+            for name in ("body", "orelse", "finalbody"):
+                if isinstance(below := getattr(node, name, None), list):
+                    setattr(node, name, [x for each in below for x in (*self._marks(each), each)])
+        return node
+
+    def _marks(self, node: ast.stmt) -> list[ast.stmt]:
+        """Of a statement without those in it."""
+        inside = [x.lineno for x in ast.walk(node) if isinstance(x, ast.stmt) and x is not node]
+        last = max(min(inside) - 1, node.lineno) if inside else node.end_lineno or node.lineno
+        match node:
+            case ast.Global() | ast.Nonlocal() | ast.Expr(ast.Constant()):  # the last is a docstring
+                return []
+        return [self._mark(line, node) for line in range(node.lineno, last + 1) if line in self.lines]
+
+    def _mark(self, line: int, at: ast.stmt) -> ast.stmt:
+        (call,) = ast.parse(f"{self.name}({self.file!r}, {line})").body
+        for node in ast.walk(call):
+            ast.copy_location(node, at)
+        return call
 
 
 def changed_functions(mutant: Mutant, folder: Path) -> Changes:
@@ -324,6 +371,9 @@ def run_tests(
     threading.Thread(target=_follow, args=(parent,), daemon=True).start()
     sys.path[:] = [str(folder), *(path for path in sys.path if Path(path).resolve() != ROOT)]
     os.environ["PYTHONPATH"] = str(folder)
+    for plugin in plugins:
+        if isinstance(plugin, _Traced):
+            plugin.compile_with_marks()
     if seconds:
         sys.dont_write_bytecode = True
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
@@ -359,11 +409,18 @@ def _status(pid: int, seconds: float) -> int:
         time.sleep(0.005)
 
 
+def noticed(status: int) -> str:
+    """How tests noticed a mutant, by the status of their process; empty where they did not."""
+    if os.WIFSIGNALED(status):
+        return ENDLESS if os.WTERMSIG(status) == signal.SIGXCPU else ""
+    return "" if os.waitstatus_to_exitcode(status) in (0, 5, ERROR) else "a failure"
+
+
 def started(work: Callable[[], int]) -> int:
     """The id of a child that ends with what `work` gives."""
     pid = os.fork()
     if not pid:
-        code = 99
+        code = ERROR
         try:
             code = work()
         finally:
@@ -381,8 +438,10 @@ def copies(folder: Path, of: Path, count: int) -> list[Path]:
     return found
 
 
-def traced(area: Area, chosen: Sequence[Mutant], folder: Path) -> tuple[dict[str, Run], list[Mutant]]:
-    """The tests that pass on the code as it is, and what each runs; and the mutants that may survive."""
+def traced(
+    area: Area, chosen: Sequence[Mutant], folder: Path
+) -> tuple[dict[str, Run], dict[Mutant, str], list[Mutant]]:
+    """The tests that pass on the code as it is, and what each runs; the mutants they notice; the rest."""
     into = folder / "runs.json"
     plugin = _Traced(folder, chosen, into)
     pid = started(lambda: run_tests(folder, area.tests, [_Few(area.examples), plugin], None, False))
@@ -392,7 +451,8 @@ def traced(area: Area, chosen: Sequence[Mutant], folder: Path) -> tuple[dict[str
     wrong, found, killed = json.loads(into.read_text(encoding="utf-8"))
     if wrong:
         raise SystemExit(f"{area.name}: {' '.join(wrong[:5])} fail on the code as it is")
-    return runs_of(found), [mutant for i, mutant in enumerate(chosen) if i not in killed]
+    hows = {chosen[i]: how for i, how in killed}
+    return runs_of(found), hows, [mutant for mutant in chosen if mutant not in hows]
 
 
 def runs_of(found: Mapping[str, Any]) -> dict[str, Run]:
@@ -403,17 +463,49 @@ def runs_of(found: Mapping[str, Any]) -> dict[str, Run]:
     }
 
 
+def names_of(mutant: Mutant) -> set[str]:
+    """The class or constant that a line is in, and its names in text forms, as the ids of tests have them."""
+    if not mutant.file.endswith(".py"):
+        return set()
+    found: set[str] = set()
+    for node in ast.parse((mutant.root / mutant.file).read_text(encoding="utf-8")).body:
+        if not node.lineno <= mutant.line <= (node.end_lineno or 0):
+            continue
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {target.id.strip("_") for target in targets if isinstance(target, ast.Name)}
+        if isinstance(node, ast.ClassDef):
+            found.add(node.name)
+            for line in node.body:
+                match line:
+                    case (
+                        ast.Assign(targets=[ast.Name("opcode" | "name")], value=ast.Constant(str(name)))
+                        | ast.AnnAssign(target=ast.Name("opcode" | "name"), value=ast.Constant(str(name)))
+                    ):
+                        found.add(name)
+    return {f"_{_SIGNS.sub('_', name.lower())}_" for name in found}
+
+
 def tests_of(mutant: Mutant, runs: Mapping[str, Run]) -> list[str]:
     """The tests of a mutant, quick ones first, as many as `ENOUGH` seconds hold.
 
     Those are the tests that run one of its lines. A line that runs on import, and a script of pages, has
-    those that run something of the file, or of the area.
+    those that are named after its class or constant, then those that run something of the file, then those
+    whose file imports it; or those of the area.
     """
     own = {(mutant.file, mutant.line + i) for i in range(mutant.old.count("\n") + 1)}
     quick = sorted(runs, key=lambda test: runs[test].seconds)
     some = [test for test in quick if own & runs[test].lines]
     if not some:
-        some = [test for test in quick if mutant.file in runs[test].files]
+        named = names_of(mutant)
+        some = [test for test in quick if any(name in f"{_SIGNS.sub('_', test.lower())}_" for name in named)]
+        module = mutant.file.removesuffix(".py").removeprefix("llmir/").replace("/", ".")
+        sources = {test: test.partition("::")[0] for test in quick}
+        texts = {x: mutant.root / x for x in {*sources.values()} if (mutant.root / x).is_file()}
+        imports = {x for x, path in texts.items() if f"llmir.{module} import" in path.read_text("utf-8")}
+        some += [test for test in quick if mutant.file in runs[test].files]
+        some += [test for test in quick if sources[test] in imports]
+        some = list(dict.fromkeys(some))
     if not some and not mutant.file.endswith(".py"):
         some = [test for test in quick if "/page/" in test]
     found, seconds = [], 0.0
@@ -425,10 +517,10 @@ def tests_of(mutant: Mutant, runs: Mapping[str, Run]) -> list[str]:
     return found
 
 
-def survivors(
+def tried(
     area: Area, chosen: Sequence[Mutant], runs: Mapping[str, Run], folders: Sequence[Path]
-) -> Iterator[tuple[Mutant, str]]:
-    """Those that no test of the area notices, each with why; as many at once as there are copies."""
+) -> Iterator[tuple[Mutant, str, str]]:
+    """Each mutant, how tests noticed it (`noticed`), and which tests; as many at once as there are copies."""
     queue = list(reversed(chosen))
     free = list(folders)
     running: dict[int, tuple[Mutant, Path, float, int]] = {}
@@ -437,7 +529,7 @@ def survivors(
             mutant = queue.pop()
             tests = tests_of(mutant, runs)
             if not tests:
-                yield mutant, "no test runs it"
+                yield mutant, "", "no test runs it"
                 continue
             folder = free.pop()
             put(folder, mutant.file, mutant.source)
@@ -454,8 +546,7 @@ def survivors(
                 os.killpg(pid, signal.SIGKILL)  # what its tests have started
             put(folder, mutant.file, (ROOT / mutant.file).read_text(encoding="utf-8"))
             free.append(folder)
-            if status == 0 or os.waitstatus_to_exitcode(status) == 5:
-                yield mutant, f"{count} tests pass"
+            yield mutant, noticed(status), f"{count} tests pass"
             continue
         for pid, (_, _, end, _) in running.items():
             if time.monotonic() > end:  # asleep, and so beyond any limit of processor time
@@ -499,15 +590,20 @@ def judge(area: Area, number: int, seed: int, jobs: int, folder: Path) -> tuple[
     start = time.monotonic()
     chosen, every = judged(area, number, seed)
     (first,) = copies(folder, ROOT, 1)
-    runs, rest = traced(area, chosen, first)
+    runs, hows, rest = traced(area, chosen, first)
     folders = [first, *copies(folder, first, jobs - 1)]
     spent = sum(run.seconds for run in runs.values())
-    print(f"{area.name:9} {len(runs):,} tests take {spent:.0f} s of processor time, traced", flush=True)
-    print(f"{area.name:9} {len(chosen) - len(rest)} of {len(chosen)} killed in forks", flush=True)
-    left = 0
-    for mutant, why in survivors(area, rest, runs, folders):
-        left += 1
-        print(f"survives, {why}: {mutant}", flush=True)
+    print(f"{area.name:9} {len(runs):,} tests take {spent:.0f} s of processor time", flush=True)
+    print(f"{area.name:9} {len(hows)} of {len(chosen)} killed in forks", flush=True)
+    for mutant, how, which in tried(area, rest, runs, folders):
+        if how:
+            hows[mutant] = how
+        else:
+            print(f"survives, {which}: {mutant}", flush=True)
+    for mutant, how in hows.items():
+        if how == ENDLESS:
+            print(f"killed at its limit of processor time: {mutant}", flush=True)
+    left = len(chosen) - len(hows)
     share = 1 - left / len(chosen) if chosen and runs else 0.0  # who tests nothing kills nothing
     took = f"{every:,} in all; {time.monotonic() - start:.0f} s"
     line = f"{area.name:9} {len(chosen) - left} of {len(chosen)} killed, {100 * share:.0f}% ({took})"

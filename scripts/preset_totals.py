@@ -16,8 +16,7 @@ from typing import Any
 import torch
 import transformers
 
-from llmir.frontends.models.preset import Preset
-from llmir.frontends.models.presets import PRESETS
+from llmir.frontends.models.presets import PRESETS, Preset
 
 
 def plain(value: object) -> Any:

@@ -1,7 +1,7 @@
 """Conservation: compare all ranks of a sharded program with one device.
 
-`conservation` compares weights, KV cache and matrix FLOPs of the two and lists every `ShardedTerm` that is
-replicated or split unevenly. The ranks together have the unsharded amount plus the replicated and the uneven
+`conservation` compares weights, KV cache and matrix FLOPs of both, and lists every `ShardedTerm` that is
+replicated or split unevenly. Together, the ranks have the unsharded amount plus the replicated and the uneven
 amounts.
 """
 
@@ -30,11 +30,13 @@ WHAT = ("weights", "kv_cache", "matmul_flops")
 
 @dataclass(frozen=True)
 class ShardedTerm:
-    """A weight, a cache or the products of an op: bytes or matrix FLOPs of all its `repeat`s in a step.
+    """A weight, a cache or the matrix products of an op: bytes or matrix FLOPs of all its `repeat`s in a
+    step.
 
-    `whole` is the amount on one device, `ranks` the total over ranks, with the fullest counted for all.
-    `copies` is the number of ranks with each piece, and `spare` the additional amount for copies of experts
-    and padding. `even` means that the ranks divide its sizes and that it has no scales.
+    `whole` is the amount on one device. `ranks` is the total over ranks, if all ranks had as much as the
+    fullest one. `copies` is the number of ranks that have each piece, and `spare` is the additional amount
+    for copies of experts and padding. `even` means that the ranks divide its sizes evenly and that it has no
+    scales.
     """
 
     what: str
@@ -49,18 +51,18 @@ class ShardedTerm:
 
     @property
     def replicated(self) -> int:
-        """The amount in copies beyond the first."""
+        """The amount in copies after the first one."""
         return (self.copies - 1) * self.whole + self.spare
 
     @property
     def uneven(self) -> int:
-        """The remainder: pieces that are rounded up, and scales that each piece stores."""
+        """The rest of the amount: pieces that are rounded up, and scales that each piece stores."""
         return self.ranks - self.copies * self.whole - self.spare
 
 
 @dataclass(frozen=True)
 class ConservationTotal:
-    """The sums of one kind: `ranks` together = `unsharded` + `replicated` + `uneven`."""
+    """The sums of one kind; the total of all ranks is `unsharded` + `replicated` + `uneven`."""
 
     unsharded: int
     replicated: int
@@ -71,7 +73,7 @@ class ConservationTotal:
 
 @dataclass(frozen=True)
 class Conservation(Result):
-    """A sharded program against itself on one device, in one step."""
+    """A sharded program compared with the same program on one device, in one step."""
 
     before: Program
     after: Program
@@ -90,7 +92,7 @@ class Conservation(Result):
             mine = [s for s in self.shares if s.what == what]
             together = sum(s.ranks for s in mine)
             replicated = sum(s.replicated for s in mine)
-            # Compared with the unsharded program, a lost or additional amount would appear here.
+            # If work was lost or added in comparison with the unsharded program, it would appear here.
             rest = together - one[what] - replicated
             found[what] = ConservationTotal(
                 one[what], replicated, rest, together, together / self.after.devices
@@ -104,7 +106,7 @@ class Conservation(Result):
 
     @cached_property
     def problems(self) -> tuple[str, ...]:
-        """The terms with different sums: no work may be lost, and only uneven terms may have a remainder."""
+        """The terms whose sums differ. No work may be lost, and only uneven terms may have a remainder."""
         found = [
             f"{s.name}: {s.ranks:,} over all ranks is not {s.copies} × {s.whole:,}"
             for s in self.shares
@@ -161,7 +163,9 @@ def conservation(
     ((), [('final_norm.weight', 16), ('layer.input_norm.weight', 16)])
     """
     if before.devices > 1:
-        raise InputError(f"{before.name} is sharded over {before.devices} ranks already, expected one device")
+        raise InputError(
+            f"{before.name} is sharded over {before.devices} ranks; expected a program on one device"
+        )
     batch = after.parallelism.dp * after.micro_batches if batch is None else integer("batch", batch, 1)
     if after.patches and new is not None:
         raise InputError(f"new: {after.name} reads {after.patches} patches of each image, and no tokens")
@@ -175,7 +179,9 @@ def conservation(
 
 
 def _joined(shares: Iterable[tuple[str, ShardedTerm]]) -> Iterator[ShardedTerm]:
-    """Merge terms with one name in the checkpoint on several stages: they are copies of each other."""
+    """Merge terms of several stages that have the same checkpoint name, because they are copies of each
+    other.
+    """
     found: dict[str, ShardedTerm] = {}
     for key, share in shares:
         first = found.setdefault(key, share)
@@ -194,7 +200,9 @@ def _whole(program: Program, at: Binding) -> dict[str, int]:
 
 
 def _shares(program: Program, step: Binding) -> Iterator[tuple[str, ShardedTerm]]:
-    """Each term of a stage with its key: for a weight its parameter, for the whole model."""
+    """Each term of a stage with its key; a weight's key is its parameter name, so that it is unique in the
+    model.
+    """
     parts = program.micro_batches
     at = Binding(**{**step.symbols, "B": int(step.symbols["B"]) // parts})
     written = Binding(**{**at.symbols, "C": at.symbols["C"] + at.symbols["T"]})  # caches after the step
@@ -226,10 +234,11 @@ def _tensor(program: Program, node: Instance, what: str, times: int, at: Binding
 
 
 def _products(program: Program, node: Instance, times: int, at: Binding) -> Iterator[ShardedTerm]:
-    """The products of an op, one per result; each is split if any of its axes is.
+    """The matrix products of an op, one per result; a product is split if any of its axes is split.
 
-    The products of a scan have no separate results, and some read a single operand. Each is split like all
-    products together, or like one of them (B and C of a group, if it has more heads than ranks have groups).
+    A scan's products have no separate results, and some of them read a single operand. Each product is split
+    like all products together, or like one of them (B and C of a group, if it has more heads than ranks have
+    groups).
     """
     op, results, mesh = node.node.op, node.node.results, program.mesh
     operands = node.graph.operand_types(node.node)
@@ -246,7 +255,7 @@ def _products(program: Program, node: Instance, times: int, at: Binding) -> Iter
         parts = [(f"{node.path}#{i}", *part) for i, part in enumerate(zip(own, *flops, strict=True))]
     for name, types, local, whole in parts:
         one, ranks = times * int(at(whole)), times * int(at(local)) * mesh.devices
-        # A sum is not split work: each rank does all of its summand.
+        # A partial sum does not split work: each rank computes all of its summand.
         splits = [{a for p in (*t.placements, t.tokens) for a in p} for t in types]
         copies, *alike = (mesh.devices // mesh.size(split) for split in (set().union(*splits), *splits))
         if scan and ranks != copies * one:
@@ -264,7 +273,7 @@ def _products(program: Program, node: Instance, times: int, at: Binding) -> Iter
 
 
 def _even(program: Program, type: Tensor, at: Binding) -> bool:
-    """Whether each piece has the same size."""
+    """Whether all pieces have the same size."""
     mesh, sizes = program.mesh, [int(at(n)) for n in type.shape]
     ranks = [mesh.size(p) for p in type.placements]
     held = [int(at(most(n, r))) for n, r in zip(type.shape, ranks, strict=True)]

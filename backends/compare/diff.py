@@ -1,14 +1,14 @@
-"""Diff of two programs or devices: ops that replace others, appear, vanish, or change their cost.
+"""Compare two programs or devices, and find ops that replace others, are new, are gone, or change their cost.
 
 Order of the file: the basis of the times of both sides (`ComparisonBases`), and cost models with one common
-basis (`common_basis`). `matches` pairs the ops of one program with the ops of the other that do their work.
-`diff`, `StepDiff` and `WorkloadDiff` are the diff of steps and workloads, and `compare_steps` and
+basis (`common_basis`). `matches` pairs each op of one program with the ops of the other program that do the
+same work. `diff`, `StepDiff` and `WorkloadDiff` are the diff of steps and workloads, and `compare_steps` and
 `compare_requests` include a closed loop.
 
-Matching: the key of an op is its path, without numbers of unrolled layers, and its opcode. Ops in both
-programs are pairs. The others are grouped by the weights and caches that they read, by the slot of a paired
-op that they feed, and otherwise by dataflow: if one graph is the other with some ops contracted, the
-neighbors of a group must be neighbors there too.
+Matching: the key of an op is its path, without numbers of unrolled layers, and its opcode. Ops that are in
+both programs form pairs. The other ops are grouped by the weights and caches that they read, or by the
+operand of a paired op that they feed. The rest is grouped by dataflow: neighbors of a group in one graph must
+be neighbors in the other graph, too.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ from llmir.ir.core.program import Program
 
 @dataclass(frozen=True)
 class ComparisonSide(Figures):
-    """One side: its model, each basis of its ops' times with the share of it, and the mean relative error."""
+    """One side of a comparison: its cost model, each basis of its ops' times with its share of the time, and
+    the mean relative error.
+    """
 
     model: DeviceCostModel
     shares: Mapping[Basis, float]
@@ -72,7 +74,7 @@ class ComparisonSide(Figures):
 
     @property
     def source(self) -> str:
-        """The device on which most kernels were measured, and the error of their times."""
+        """The device on which most kernels were measured, and the error of these times."""
         device, whose = self.model.device, calibration_source(self.model.device)
         where = (
             f"transferred from {whose.name}" if whose and whose != device else f"measured on {device.name}"
@@ -81,14 +83,16 @@ class ComparisonSide(Figures):
 
     @property
     def outside(self) -> float:
-        """The share of time from the roofline among calibrated kernels."""
+        """The share of time that comes from the roofline if other times are calibrated."""
         other = sum(share for basis, share in self.shares.items() if basis.kind != self.kind)
         return other / (sum(self.shares.values()) or 1.0)
 
 
 @dataclass(frozen=True)
 class ComparisonBases:
-    """The basis of both sides of a comparison; `why` explains a roofline that was not requested."""
+    """The basis of both sides of a comparison; `why` explains why it is the roofline if that was not
+    requested.
+    """
 
     before: ComparisonSide
     after: ComparisonSide
@@ -98,7 +102,7 @@ class ComparisonBases:
         return "; ".join(self.words())
 
     def words(self) -> Sequence[str]:
-        """The common facts of both sides, then the differences, as short lines."""
+        """The facts that both sides share and then the facts that differ, as short lines."""
         old, new = self.before, self.after
         if old.kind != "calibrated":
             reason = f": {self.why}" if self.why else ", a lower bound" if old.kind == "roofline" else ""
@@ -131,12 +135,12 @@ class ComparisonBases:
 
 
 def comparison_bases(before: Iterable[Report], after: Iterable[Report], why: str = "") -> ComparisonBases:
-    """The bases of two sides; `InputError` if times of the one are measured and of the other are not."""
+    """The bases of two sides; `InputError` if only one side has measured times."""
     found = ComparisonBases(_side(before), _side(after), why)
     if found.before.kind != found.after.kind:
         named = (f"{side.kind} for {side.model.device.name}" for side in (found.before, found.after))
         raise InputError(
-            f"diff: times of two kinds do not compare, {' and '.join(named)}; "
+            f"diff: the two sides have different kinds of times: {' and '.join(named)}; "
             "price both alike (cost='ideal'), or give programs and devices"
         )
     return found
@@ -170,7 +174,9 @@ Sides = Sequence[tuple[Program, Device]]
 
 @dataclass(frozen=True)
 class CommonBasis:
-    """A cost model for each side, all with one basis; `why` explains a roofline that was not requested."""
+    """A cost model for each side, all with the same basis; `why` explains why it is the roofline if that was
+    not requested.
+    """
 
     models: tuple[DeviceCostModel, ...]
     why: str = ""
@@ -183,10 +189,10 @@ def common_basis(
     efficiency: Mapping[str, float] | None = None,
     engine_after: str | None = None,
 ) -> CommonBasis:
-    """Choose the cost models of all sides, with `engine_after` for the last.
+    """Choose the cost models of all sides; the last side may have another engine, `engine_after`.
 
-    The default is calibrated kernels of one engine if all ops of all sides have them, else the roofline.
-    HardwareError if kernels are requested and a device has none.
+    The default is calibrated kernels of one engine if all ops of all sides have them, and otherwise the
+    roofline. HardwareError if kernels are requested and a device has no kernels.
     """
     models, why = side_models([device for _, device in sides], cost, engine, efficiency, engine_after)
     if why or cost is not None or engine or efficiency or engine_after:
@@ -204,7 +210,9 @@ def side_models(
     efficiency: Mapping[str, float] | None = None,
     engine_after: str | None = None,
 ) -> tuple[tuple[DeviceCostModel, ...], str]:
-    """The cost model of each side, and why it is the roofline if no engine was measured on all devices."""
+    """The cost model of each side, and the reason for the roofline if no engine was measured on all
+    devices.
+    """
     if cost is not None or engine or efficiency or engine_after:
         names = [engine] * (len(devices) - 1) + [engine_after or engine]
         return tuple(model(d, cost, name, efficiency) for d, name in zip(devices, names, strict=True)), ""
@@ -213,7 +221,7 @@ def side_models(
 
 
 def _engine(devices: Sequence[Device]) -> tuple[str | None, str]:
-    """The common engine, None for the default of all sides; and the reason if there is none."""
+    """The engine that all sides share (None means the default of each), and the reason if there is none."""
     firsts = [first_engine(device) for device in devices]
     if None in firsts:
         return None, roofline_reason(devices[firsts.index(None)])
@@ -226,7 +234,7 @@ def _engine(devices: Sequence[Device]) -> tuple[str | None, str]:
 
 
 def _lack(program: Program, model: DeviceCostModel) -> str:
-    """A description of an op without a measured kernel; empty without one."""
+    """A description of an op that has no measured kernel; empty if all ops have one."""
     of = step_evaluator(program, model)
     missing = (row for row, price in zip(of.rows, of.prices, strict=True) if price.basis == ROOFLINE)
     row = next(missing, None)
@@ -243,7 +251,8 @@ class OpKey(NamedTuple):
     opcode: str
 
 
-Match = tuple[tuple[OpKey, ...], tuple[OpKey, ...]]  # ops of the one program, ops of the other
+# The ops of one program, and the ops of the other.
+Match = tuple[tuple[OpKey, ...], tuple[OpKey, ...]]
 
 
 def op_key(path: str, opcode: str) -> OpKey:
@@ -257,10 +266,11 @@ def op_key(path: str, opcode: str) -> OpKey:
 
 @dataclass
 class Dataflow:
-    """The dataflow of a step: ops in schedule order with their producers by slot, and the weights they read.
+    """The dataflow of a step: ops in schedule order, the ops that produce each of their operands, and the
+    weights that they read.
 
-    Collectives and quantization only move or convert their operands. They are skipped: their users are fed by
-    their producers.
+    Collectives and quantization only move or convert values. So they are skipped: their users count as users
+    of the op that produced the value.
     """
 
     feeds: dict[OpKey, list[set[OpKey]]] = field(default_factory=dict)
@@ -270,7 +280,7 @@ class Dataflow:
     moves: set[OpKey] = field(default_factory=set)
 
     def add(self, op: OpKey, operands: Sequence[Iterable[OpKey | str]]) -> None:
-        """An op, or a copy of one; a `str` is a weight or a cache."""
+        """An op or a copy of an op; a `str` names a weight or a cache."""
         slots = self.feeds.setdefault(op, [])
         slots += [set() for _ in operands[len(slots) :]]
         held = self.held.setdefault(op, set())
@@ -289,7 +299,7 @@ class Dataflow:
 
 @lru_cache(maxsize=256)
 def dataflow(program: Program) -> Dataflow:
-    """The dataflow of a step, through the bodies of `repeat` and around them."""
+    """The dataflow of a step, inside the bodies of `repeat` and between them."""
     found = Dataflow()
 
     def walk(name: str, path: str, given: Sequence[frozenset[OpKey | str]]) -> list[frozenset[OpKey | str]]:
@@ -331,12 +341,16 @@ def dataflow(program: Program) -> Dataflow:
 
 
 def matches(a: Program, b: Program) -> list[Match]:
-    """Every op of both programs, once: pairs, groups that replace one another, and ops that only one has."""
+    """All ops of both programs, each once: pairs, groups that replace one another, and ops that only one
+    program has.
+    """
     return list(_Grouping(dataflow(a), dataflow(b)).matches())
 
 
 class _Grouping:
-    """Groups of the ops that only one program has; the name of a group is one of its (side, op) members."""
+    """Groups of the ops that only one program has; a group is identified by one of its members, a pair (side,
+    op).
+    """
 
     def __init__(self, a: Dataflow, b: Dataflow) -> None:
         self.sides = (a, b)
@@ -357,7 +371,7 @@ class _Grouping:
             self.place(side)
 
     def lone(self, side: int) -> list[OpKey]:
-        """The ops that only this side has, and that an op of the other side may replace."""
+        """The ops that only this side has and that an op of the other side may replace."""
         flow = self.sides[side]
         return [op for op in flow.feeds if op not in self.pairs and op not in flow.moves]
 
@@ -372,7 +386,7 @@ class _Grouping:
             moved.clear()
 
     def anchor(self) -> None:
-        """Merge ops with equal paths or weights, or that feed the same slot of a pair."""
+        """Merge ops that have equal paths or weights, or that feed the same operand of a pair."""
         signs: dict[str, tuple[int, OpKey]] = {}
         for side in (0, 1):
             for op in self.lone(side):
@@ -400,14 +414,16 @@ class _Grouping:
         return len(left) == len(right) == 1 and {x.opcode for x in left} == {y.opcode for y in right}
 
     def slots(self, group: int) -> tuple[list[set[OpKey]], list[set[OpKey]]]:
-        """The producers of the two ops of a pair."""
+        """The ops that feed the two ops of a pair."""
         [left], [right] = self.members[group]
         return self.sides[0].feeds[left], self.sides[1].feeds[right]
 
     def absorb(self, side: int) -> None:
-        """Join each op without weights with its users where the other graph hands its operand to these users.
+        """Join each op without weights with the ops that use it, if these ops get its operand directly in the
+        other graph.
 
-        For example, the sum at the end of a layer: the norm of the next layer and the last norm each add it.
+        An example is the sum at the end of a layer: in the other graph, the norm of the next layer and the
+        last norm compute it themselves.
         """
         flow = self.sides[side]
         for op in self.lone(side):
@@ -425,7 +441,7 @@ class _Grouping:
                             self.join(self.group[side, op], user)
 
     def place(self, side: int) -> None:
-        """Add each unmatched op to a group that the other graph allows, users first."""
+        """Add each unmatched op to a group that the other graph allows, beginning with the users."""
         flow = self.sides[side]
         for op in reversed(self.lone(side)):
             if self.members[self.group[side, op]][1 - side]:
@@ -433,7 +449,7 @@ class _Grouping:
             users = [self.group[side, u] for u in flow.users.get(op, ()) if u != op]
             sets = [{g, *self.neighbours(g, 1 - side, up=True)} for g in users]
             if not sets:
-                continue  # no op needs it, so no op replaced it
+                continue  # no op needs this op, so no op can replace it
             placed = [self.group[side, p] for p in flow.fed_by(op)]
             sets += [
                 {g, *self.neighbours(g, 1 - side, up=False)} for g in placed if self.members[g][1 - side]
@@ -443,7 +459,7 @@ class _Grouping:
                 self.join(min(room, key=lambda g: (g not in users, g)), self.group[side, op])
 
     def may_hold(self, group: int, side: int) -> bool:
-        """Whether a group is not a pair and has ops of one side."""
+        """Whether a group is not a pair and has ops of only one side."""
         return bool(self.members[group][side]) and not self.pair(group)
 
     def neighbours(self, group: int, side: int, *, up: bool) -> Iterator[int]:
@@ -454,7 +470,9 @@ class _Grouping:
                 yield self.group[side, other]
 
     def matches(self) -> Iterator[Match]:
-        """The groups in the order of the second program, then the groups of the first program only."""
+        """The groups in the order of the second program, followed by the groups that only the first program
+        has.
+        """
         at = [{op: i for i, op in enumerate(flow.feeds)} for flow in self.sides]
         seen: set[int] = set()
         for side in (1, 0):
@@ -514,7 +532,7 @@ class OpTotal(Figures):
     read_bytes: Number
     write_bytes: Number
     comm_bytes: Number
-    bound: str  # of the longest execution, like the basis
+    bound: str  # the error belongs to the longest execution, as the basis does
     basis: Basis
 
     def to_dict(self) -> dict[str, Any]:
@@ -524,7 +542,9 @@ class OpTotal(Figures):
 
 @dataclass(frozen=True)
 class Change:
-    """Ops `before` and the ops `after` that do their work; one of the two is empty if it is new or gone."""
+    """The ops `before`, and the ops `after` that do the same work; one of the two is empty if the change is
+    new or gone.
+    """
 
     before: tuple[OpTotal, ...]
     after: tuple[OpTotal, ...]
@@ -543,7 +563,7 @@ class Change:
         return "fused" if fewer < 0 else "split" if fewer else "replaced"
 
     def figure(self, name: str) -> FigurePair:
-        """One of `FIGURES`, summed over the ops."""
+        """One of `FIGURES`, as the sum over the ops."""
         return FigurePair(*(sum(getattr(p, name) for p in parts) for parts in (self.before, self.after)))
 
     def to_dict(self) -> dict[str, Any]:
@@ -558,9 +578,9 @@ class Change:
 
 @dataclass(frozen=True)
 class StepDiff(Result):
-    """Two steps: the `changes` in the order of the second step, and the unchanged part.
+    """A comparison of two steps: the `changes` in the order of the second step, and the unchanged part.
 
-    The deltas of the changes add up to the difference of the steps, each over all pipeline stages.
+    The differences of the changes add up to the difference of the steps, over all pipeline stages.
     """
 
     before: Report
@@ -586,14 +606,16 @@ class StepDiff(Result):
 
 @dataclass(frozen=True)
 class WorkloadDiff(Result):
-    """Two workloads: their prefills, their last decode steps, and the latencies of users."""
+    """A comparison of two workloads: their prefill steps, their last decode steps, and the latencies of
+    users.
+    """
 
     before: Workload
     after: Workload
     pipelines: tuple[str, str] | None = (
-        None  # the passes that made the two programs, if they are useful to know
+        None  # the passes that produced the two programs, if the user should know them
     )
-    why: str = ""  # explains a roofline that was not requested
+    why: str = ""  # why the basis is the roofline, if that was not requested
 
     @cached_property
     def basis(self) -> ComparisonBases:
@@ -603,7 +625,7 @@ class WorkloadDiff(Result):
 
     @cached_property
     def prefill(self) -> StepDiff:
-        """The largest prefill steps; if the budgets differ, both have the smaller size."""
+        """The largest prefill steps; if the token budgets differ, both steps have the smaller size."""
         before, after = sides = self.before, self.after
         if len({(side.batch, side.length, side.cached) for side in sides}) > 1:
             return step_diff(before.prefill, after.prefill, self.why)
@@ -687,11 +709,11 @@ def diff(before: object, after: object) -> StepDiff | WorkloadDiff:
 def step_diff(before: Report, after: Report, why: str = "") -> StepDiff:
     """Compare two steps at a point; InputError on a grid, or if their times have different bases.
 
-    `why` explains why both are rooflines, if that was not requested.
+    `why` explains why both sides use the roofline, if that was not requested.
     """
     shape = before.shape or after.shape
     if shape:
-        raise InputError(f"a diff compares one point, not a grid {shape}")
+        raise InputError(f"diff: expected reports of one point, got a grid {shape}")
     basis = comparison_bases([before], [after], why)
     old, new = _op_parts(before), _op_parts(after)
     changes: list[Change] = []
@@ -714,7 +736,7 @@ def step_diff(before: Report, after: Report, why: str = "") -> StepDiff:
 
 
 def _overheads(report: Report) -> dict[str, tuple[OpTotal, ...]]:
-    """The rows of overhead, each kind over all stages, by name."""
+    """The rows of overhead by name; each kind is the sum over all stages."""
     found: dict[str, list[OpCost]] = {}
     for row in report.ops:
         if row.kind == OVERHEAD:
@@ -738,7 +760,9 @@ def _overheads(report: Report) -> dict[str, tuple[OpTotal, ...]]:
 
 
 def fold_changes(changes: Iterable[Change]) -> list[tuple[tuple[str, ...], Change]]:
-    """Merge equal changes of several bodies, with these bodies: alternating layers need one line."""
+    """Merge equal changes of several bodies into one and list the bodies, so that alternating layers need one
+    line.
+    """
     found: dict[Any, dict[str, Change]] = {}
     for change in changes:
         parts = change.after or change.before
@@ -749,7 +773,7 @@ def fold_changes(changes: Iterable[Change]) -> list[tuple[tuple[str, ...], Chang
 
 
 def _sum_changes(changes: list[Change]) -> Change:
-    """Add up changes with equal numbers of ops on either side."""
+    """Add up changes that have the same number of ops on each side."""
 
     def added(parts: tuple[OpTotal, ...]) -> OpTotal:
         sums: dict[str, Any] = {f: sum(getattr(p, f) for p in parts) for f in ("repeat", *FIGURES)}
@@ -760,7 +784,7 @@ def _sum_changes(changes: list[Change]) -> Change:
 
 
 def _op_parts(report: Report) -> dict[OpKey, tuple[Counter[tuple[Number, ...]], OpTotal]]:
-    """For each op the number of executions by exact values, and the total."""
+    """For each op, the number of calls with each exact set of values, and the total."""
     copies: dict[OpKey, list[Any]] = {}
     for op, row in zip(report.work, report.plan.rows, strict=True):
         prefix = report.program.prefix(report.program.entries[op.stage])
@@ -829,7 +853,9 @@ class ClosedLoopDiff(WorkloadDiff):
 
 
 def _loop_terms(loop: ClosedLoop) -> Mapping[str, float]:
-    """The terms of a loop by engine-independent names: the decode step first, prefill last."""
+    """The terms of a loop, under names that do not depend on the engine: the decode step is first, prefill is
+    last.
+    """
     if not loop.terms:
         return {}
     step, *rest = loop.terms
@@ -840,7 +866,7 @@ def _loop_terms(loop: ClosedLoop) -> Mapping[str, float]:
 def compare_steps(
     programs: list[Program], basis: CommonBasis, step: Mapping[str, Any], **idle: Any
 ) -> StepDiff:
-    """Compare two programs in a step; InputError for `idle` arguments that are set."""
+    """Compare two programs in a step; InputError if one of the `idle` arguments is set."""
     for name, value in idle.items():
         if value is not None:
             raise InputError(f"{name}: {show_value(value)} applies only to requests; add prompt or generate")
@@ -857,7 +883,7 @@ def compare_requests(
     loop: tuple[int, LoopSimulator, str] | None,
     **asked: Any,
 ) -> WorkloadDiff:
-    """Compare two programs over requests with given tokens, or over users in a closed loop.
+    """Compare two programs over requests of given lengths, or over users in a closed loop.
 
     `loop` contains the number of users, the simulator, and the distribution of outputs.
     """

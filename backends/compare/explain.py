@@ -4,8 +4,9 @@ Order of the file: the terms of a row that is not an op, such as engine overhead
 (`overhead_terms`); the records of an explanation (`Explanation`); the arithmetic of a kernel (`arithmetic`);
 and `explain`.
 
-`arithmetic` records the kernel law itself at one point, so the printed lines are the computed ones. For a
-minimum, a maximum or a `where` it shows the chosen argument, and it omits terms that are zero.
+`arithmetic` evaluates the kernel law itself at one point, so the printed lines are the lines that are
+computed. For a minimum, a maximum or a `where`, it shows only the chosen argument; terms that are zero are
+omitted.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ class OverheadTerm:
 
 
 def find_overhead(report: Report, name: str) -> OpCost | None:
-    """The row with a name, or with this last part; InputError if several stages have one."""
+    """The row with this name, or with this name as its last part; InputError if several stages have such a
+    row.
+    """
     rows = [row for row in report.ops if row.kind == OVERHEAD]
     found = [row for row in rows if name in (row.name, row.name.rpartition(".")[2])]
     if len(found) > 1:
@@ -64,12 +67,14 @@ def find_overhead(report: Report, name: str) -> OpCost | None:
 
 
 def overhead_terms(report: Report, row: OpCost) -> tuple[OverheadTerm, ...]:
-    """Two times: the time of the row is the second minus the first."""
+    """Two times: the time of the row is the second time minus the first."""
     return _bubble(report, row) if row.bound == BUBBLE else _engine(report, row)
 
 
 def _engine(report: Report, row: OpCost) -> tuple[OverheadTerm, OverheadTerm]:
-    """For a micro-batch on its stage: the time without this part of the engine overhead, and with it."""
+    """For one micro-batch on its stage: the time without this part of the engine overhead, and the time with
+    it.
+    """
     plan, host = report.plan, report.plan.host
     assert host is not None, "an engine's row is there with its host only"
     added, ours = report.overheads[row.stage], [r for r in plan.rows if r.stage == row.stage]
@@ -126,7 +131,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Amount:
-    """A counted amount: its kind, its role, in symbols and as a number."""
+    """A counted amount: what it is, its role, its size in symbols, and its size as a number."""
 
     what: str
     role: str
@@ -161,7 +166,7 @@ class LinkTraffic:
 
 @dataclass(frozen=True)
 class NetworkRoute:
-    """A route through the network with its time; links work in parallel."""
+    """A route through the network with its time; the links of a route work in parallel."""
 
     name: str
     latency_s: float
@@ -193,9 +198,9 @@ class FormulaLine:
 class KernelExplanation(Figures):
     """The calibrated kernel of an op: its source, its arguments, and its calibration.
 
-    `lines` are its computation at this point; the last is the time of the kernel alone. `alone_s` is this
-    time, or the roofline's if longer. It includes the launch `launch_s`, of which the step's graph hides the
-    share `hidden`.
+    `lines` are its computation at this point; the last line is the time of the kernel alone. `alone_s` is
+    this time, or the roofline if the roofline is longer. This time includes the launch, `launch_s`; the graph
+    of the step hides the share `hidden` of it.
     """
 
     family: str
@@ -204,7 +209,7 @@ class KernelExplanation(Figures):
     origin: str
     rows: int
     error: float
-    strange: float  # the error that is added for heads or ops outside the calibration
+    strange: float  # error that is added for head sizes or ops to which the kernel was not fitted
     given: Mapping[str, Any]
     parameters: tuple[Constant, ...]
     lines: tuple[FormulaLine, ...]
@@ -261,8 +266,8 @@ class Explanation(Figures, Result):
 
 # Arithmetic of a kernel
 
-TIME = "kernel"  # the last line: the seconds of a call
-WIDEST = 64  # characters of a value without a separate line
+TIME = "kernel"  # the name of the last line: the seconds of a call
+WIDEST = 64  # longest expression, in characters, that is not given a separate line
 # Precedence of operators in the text; calls and names have the highest.
 BINDS = {
     **dict.fromkeys(("logical_and", "logical_or", "logical_xor"), 0),
@@ -273,11 +278,10 @@ TIGHT = 5
 
 
 def arithmetic(kernel: Kernel, part: str, device: Device, shape: Shape) -> tuple[FormulaLine, ...]:
-    """The computation of a part of a kernel for a shape of numbers, line by line; the last line is the
+    """The computation of a part of a kernel for one shape, line by line; the last line is the time in
     seconds.
 
-    Lines are Python expressions in the names of the kernel's parameters, of the shape's numbers and of
-    earlier lines.
+    A line is a Python expression of the kernel's parameters, the numbers of the shape, and earlier lines.
     """
     tape, given = Tape(SCALARS), dict[str, Number]()
 
@@ -306,7 +310,7 @@ def _values(tape: Tape, given: Mapping[str, Number]) -> list[Number]:
 
 
 def _chosen(function: Function, given: Mapping[str, Number]) -> Function:
-    """The computation at this point only."""
+    """Keep only the parts of the computation that apply at this point."""
     nodes, values, kept = function.tape.nodes, _values(function.tape, given), dict[int, tuple[int, ...]]()
     for number in function.live:
         kind, of = nodes[number]
@@ -352,7 +356,7 @@ def _text(kind: str, of: tuple[int, ...], say: Callable[[int, int], str]) -> str
         inside = TIGHT if kind == "ceildiv" else 0
         return TEXT[kind].format(*(say(n, inside) for n in of))
     binds = BINDS[kind]
-    # The right operand is bracketed even at equal precedence, because it is computed first.
+    # The right operand gets brackets even at equal precedence, because it is computed first.
     first = TIGHT if binds in (0, 4) else binds
     return TEXT[kind].format(say(of[0], first), *(say(n, max(first, binds + 1)) for n in of[1:]))
 
@@ -361,7 +365,8 @@ def _text(kind: str, of: tuple[int, ...], say: Callable[[int, int], str]) -> str
 
 
 def find_op(program: Program, name: str, rows: Iterable[str] = ()) -> Instance:
-    """The op with a path, or whose path ends in a name; InputError lists similar or ambiguous names.
+    """The op with this path, or the op whose path ends in this name; InputError if there is none or more than
+    one.
 
     `rows` are the names of other rows that can be explained.
     """
@@ -393,7 +398,7 @@ def _some(names: list[str], most: int = 20) -> str:
 def explain(report: Report, name: str, phase: str = "step") -> Explanation:
     """Explain the op `name` in the step of a report at one point; `phase` is the name of the step."""
     if report.shape:
-        raise InputError(f"an op is explained at one point, not on a grid of {report.shape}")
+        raise InputError(f"explain: expected a report of one point, got a grid of {report.shape}")
     if overhead := find_overhead(report, name):
         return _overhead(report, overhead, phase)
     at = find_op(report.program, name, (row.name for row in report.ops if row.kind == OVERHEAD))
@@ -474,7 +479,9 @@ def _overhead(report: Report, row: OpCost, phase: str) -> Explanation:
 
 
 def _sends(report: Report, row: Row) -> tuple[Amount, ...]:
-    """The network payload: in a ring, counted by `comm_bytes`, and over each link on the fastest route."""
+    """The payload on the network: as `comm_bytes` counts it for a ring, and over each link on the fastest
+    route.
+    """
     op, done = row.node.op, row.work
     if not done.wire:
         return ()
@@ -494,7 +501,7 @@ def _exchange(report: Report, row: Row) -> NetworkLimit | None:
 
 
 def _routes(report: Report, row: Row) -> tuple[NetworkRoute, ...]:
-    """The ways to send that are fastest at some size, from small to large."""
+    """The network algorithms that are fastest at some payload, from small to large payloads."""
     limit = _exchange(report, row)
     if limit is None:
         return ()
@@ -518,7 +525,8 @@ def _equation(at: Instance) -> Any:
 
 def _axes(report: Report, at: Instance) -> tuple[Axis, ...]:
     rule, operands = _equation(at), _local(report, at)
-    # The rows of a rank may differ from its tokens times k, so sizes are those of single axes.
+    # The number of rows of a rank may differ from its tokens times k, so the sizes of single axes are
+    # printed.
     sizes = at.node.op.new_axes(operands)
     for term, operand in zip(rule.operands, operands, strict=True):
         sizes |= {d.axes[0]: n for d, n in zip(term, operand.shape, strict=True) if len(d.axes) == 1}
@@ -541,7 +549,7 @@ def _amounts(report: Report, sizes: tuple[tuple[str, Size], ...], names: list[st
 
 
 def _results(report: Report, at: Instance) -> tuple[Amount, ...]:
-    """The memory of each result, and the value that shares it, if any."""
+    """The memory of each result, and the value that shares this memory, if any."""
     found = []
     for value, type in zip(at.node.values, at.node.results, strict=True):
         slot = at.node.op.aliases.get(value.result)
@@ -551,7 +559,9 @@ def _results(report: Report, at: Instance) -> tuple[Amount, ...]:
 
 
 def _op_time_at(price: OpTime, at: Binding, hidden: float) -> OpTime:
-    """The op time that applies at a point: the fastest kernel, or the lower bound that replaces it."""
+    """The op time that applies at a point: the time of the fastest kernel, or the lower bound that replaces
+    it.
+    """
 
     def time(one: OpTime) -> Number:
         return one.in_graph(at, hidden)[1]
@@ -597,7 +607,7 @@ def _kernel_lines(price: KernelTime, shape: Shape) -> tuple[FormulaLine, ...]:
 def _limits(report: Report, row: Row, cost: OpCost) -> tuple[TimeBound, ...]:
     found = limits(report.plan.model.device, row)
     times = [float(x.time(report.at)) for x in found]
-    # Among equal limits, the one in the report.
+    # If several limits are equal, use the one that the report names.
     first = max(range(len(found)), key=lambda i: (times[i], found[i].bound == cost.bound))
     return tuple(_bound(report, x, t, i == first) for i, (x, t) in enumerate(zip(found, times, strict=True)))
 
@@ -625,6 +635,6 @@ def _bound(report: Report, limit: Limit, time: float, decides: bool) -> TimeBoun
 
 
 def _source(report: Report, constant: str) -> str:
-    """The source of a constant; devices made in Python may have none."""
+    """The source of a constant; a device made in Python may not have one."""
     device = report.plan.model.device
     return device.source(constant) if device.sources else "not stated"

@@ -1,8 +1,8 @@
-"""Sensitivity: the effect of faster resources, by evaluating the workload again.
+"""Estimate how much faster a workload becomes if a resource of the device is faster.
 
-`sensitivity` raises each rate of the device by its name in the device file, and shortens launches and engine
-CPU time. Other parameters stay: a block that runs alone reads no more bytes per second from a faster memory
-(`Kernel.moved`).
+`sensitivity` raises each rate in the device file, one at a time; it also shortens launches and engine CPU
+time. Other parameters stay the same: for example, a block that runs alone reads no more bytes per second from
+a faster memory (`Kernel.moved`).
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ from llmir.base.formats import Result
 from llmir.base.values import Figures
 from llmir.hw.device import Device
 
-MOST = 100.0  # largest increase; beyond it, another device is more suitable
+MOST = 100.0  # largest increase; for a larger one, compare with another device instead
 ENGINE_CPU = ("step_us", "sequence_us", "kernel_us")
 
 
 @dataclass(frozen=True)
 class OpGain:
-    """The time that an op saves in a step of a phase, over all its repeats; negative if it takes longer."""
+    """The time that an op saves in a step of a phase, over all its repeats; negative if the op takes
+    longer.
+    """
 
     phase: str
     op: str
@@ -39,10 +41,11 @@ class OpGain:
 
 @dataclass(frozen=True)
 class Gain(Figures):
-    """The time that more of one resource saves: in each phase's step, and in its ops, the largest first.
+    """The time saved by more of one resource, in a step of each phase and in each op; the largest saving
+    comes first.
 
     `value` is the current rate in the units of the device file; `launch` and `host` have no value, because
-    they are times. `saved_s` is by phase.
+    they are times. `saved_s` contains the saved time by phase.
     """
 
     resource: str
@@ -55,7 +58,7 @@ class Gain(Figures):
 class Sensitivity(Figures, Result):
     """The effect of a relative increase `more` of each resource; resources without effect are omitted.
 
-    `time_s` are the seconds of a step of each phase; of decode, the last step.
+    `time_s` contains the seconds of a step of each phase; for decode, of the last step.
     """
 
     model: str
@@ -88,11 +91,12 @@ class Sensitivity(Figures, Result):
 
 
 def sensitivity(job: Workload, more: float = 0.1) -> Sensitivity:
-    """The effect of more of each resource on a workload's steps; InputError for a custom cost model."""
+    """The effect of more of each resource on the steps of a workload; InputError for a custom cost model."""
     more, model = number("more", more, 0, MOST, above=True), job.model
     if not isinstance(model, (CalibratedModel, IdealModel, EfficiencyModel)):
         raise InputError(
-            f"cost: {job.prefill.cost_model} is a custom cost model; sensitivity supports only llmir's own"
+            f"cost: {job.prefill.cost_model} is a custom cost model; sensitivity supports only cost "
+            "models of llmir"
         )
     now = {name: step for name, step in job.steps.items() if step is not None}
     gains = []
@@ -126,7 +130,7 @@ def _gain(resource: str, value: float | None, now: Mapping[str, Report], then: M
 
 
 def _models(model: DeviceCostModel, times: float) -> Iterator[tuple[str, float | None, DeviceCostModel]]:
-    """Each resource, its value, and the cost model with `times` times its rate."""
+    """Each resource with its value, and a cost model in which its rate is `times` as high."""
     kind: Any = model
     for resource, value, device in raise_rates(model.device, times):
         yield resource, value, replace(kind, device=device)
@@ -139,7 +143,7 @@ def _models(model: DeviceCostModel, times: float) -> Iterator[tuple[str, float |
 
 
 def raise_rates(device: Device, times: float) -> Iterator[tuple[str, float, Device]]:
-    """Each rate of a device by the name in its file, in the units there, and the device with more of it."""
+    """Each rate of a device, by its name and unit in the device file, and the device with a higher rate."""
     for group, key in (("matrix_flops", "matrix_tflops"), ("vector_flops", "vector_tflops")):
         rates: Mapping[str, float] = getattr(device, group)
         for name, rate in rates.items():

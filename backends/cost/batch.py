@@ -1,7 +1,7 @@
-"""Evaluate many op times as one: the op times of one kernel become one op time with arrays.
+"""Evaluate many op times together: the op times of one kernel become one op time with arrays.
 
 Kernel laws accept arrays wherever they accept numbers, so op times that differ only in numbers become one op
-time with columns for numbers (`OpTimeStack`). `SizeStack` and `BindingStack` evaluate the sizes of several
+time whose numbers are columns (`OpTimeStack`). `SizeStack` and `BindingStack` evaluate the sizes of several
 programs. This file knows no kernel, op or device.
 """
 
@@ -28,7 +28,7 @@ _NUMBERS, _WORDS = (int, float, Dim), (str, bool, type(None))
 
 
 class BindingStack(Binding):
-    """The sizes of several programs at equal points; each stacked op time uses one of them."""
+    """The sizes of several programs at the same points; each stacked op time uses one of them."""
 
     each: tuple[Binding, ...]
 
@@ -40,13 +40,13 @@ class BindingStack(Binding):
 
 @dataclass(frozen=True, eq=False)
 class SizeStack(Atom):
-    """Sizes one after the other, each by the binding of that number, along an axis before the points'."""
+    """Evaluate sizes one after another, each with the binding of the given index, along a new first axis."""
 
     sizes_of: tuple[tuple[int, Size], ...]
 
     @cached_property
     def _first(self) -> dict[tuple[int, Size], int]:
-        """Sizes that differ, each with its number."""
+        """The sizes that differ, each with its index."""
         return {pair: i for i, pair in enumerate(dict.fromkeys(self.sizes_of))}
 
     @cached_property
@@ -63,7 +63,7 @@ class SizeStack(Atom):
 
 
 class OpTimeStack:
-    """Op times that are evaluated together, each with the index of a binding, for points with `axes` axes."""
+    """Op times that are evaluated together, each with the index of a binding; the points have `axes` axes."""
 
     def __init__(self, prices: Sequence[tuple[int, OpTime]], axes: int) -> None:
         groups: dict[object, tuple[list[int], list[list[Size]]]] = {}
@@ -78,20 +78,24 @@ class OpTimeStack:
             self.groups.append((places, _of(prices[places[0]][1], _columns(which, each, axes))))
 
     def each(self, seconds: Callable[[OpTime], Sequence[Any]]) -> Iterator[tuple[list[int], list[Array]]]:
-        """The indices of op times in each group, with the results of `seconds`: arrays with a row each."""
+        """The indices of the op times in each group, and the results of `seconds`: arrays with one row per op
+        time.
+        """
         for places, price in self.groups:
             shaped = (np.asarray(value, dtype=np.float64) for value in seconds(price))
             yield places, [_rows(value, len(places), self.axes) for value in shaped]
 
 
 def _rows(value: Array, count: int, axes: int) -> Array:
-    """Reshape a value to one row per op time, with the axes of the points."""
+    """Reshape a value to one row per op time, followed by the axes of the points."""
     value = value.reshape((1,) * (axes + 1 - value.ndim) + value.shape)
     return np.broadcast_to(value, (count, *value.shape[1:]))
 
 
 def _kind(value: Any, numbers: list[Size]) -> object:
-    """The common structure of op times that stack; the numbers that may differ are added to `numbers`."""
+    """The structure that op times have in common if they can be stacked; numbers that may differ are added to
+    `numbers`.
+    """
     kind: Any = type(value)
     if kind in _NUMBERS:
         numbers.append(value)
@@ -116,7 +120,7 @@ def _columns(which: Sequence[int], numbers: Sequence[Sequence[Size]], axes: int)
 
 
 def _of(value: Any, numbers: Iterator[Any]) -> Any:
-    """The first op time, with columns for numbers."""
+    """A copy of the first op time in which numbers are columns."""
     kind: Any = type(value)
     if kind in _NUMBERS:
         return next(numbers)

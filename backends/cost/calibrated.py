@@ -1,9 +1,9 @@
 """The `calibrated` cost model: kernel laws with parameters fitted to measurements of a device.
 
-`CalibratedModel.price(row)` builds the op time: `KernelTime` for a calibrated kernel (never below the
-roofline), `FastestKernel` if several kernels implement the op, `MultiNodeTime` for ranks in several nodes,
-`FusedAttentionPart` for a product of unfused attention, and `UnmeasuredTime` for an op without a law.
-`FastLaunchModel` has shorter launches, for the sensitivity report.
+`CalibratedModel.price(row)` returns the op time. It is a `KernelTime` for a calibrated kernel (never below
+the roofline), a `FastestKernel` if several kernels can run the op, a `MultiNodeTime` for ranks in several
+nodes, a `FusedAttentionPart` for a product of unfused attention, and an `UnmeasuredTime` for an op without a
+kernel law. `FastLaunchModel` has shorter launches; the sensitivity report uses it.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from .transfer import KernelFit, first_engine, kernel_engine, kernel_sources, ne
 class FusedAttentionPart(OpTime):
     """The time of a product of unfused attention, at least its share of the fused attention's time.
 
-    Scores, and their product with the values, are half of the fused work each, and read half of the keys and
-    values. An engine's unfused product is not faster than its optimized fused kernel, as a product with
-    weights might suggest.
+    The product for scores and the product with values are each half of the fused work, and each reads half of
+    the keys and values. Without this bound, the estimate of an ordinary matrix product could be shorter than
+    the optimized fused kernel.
     """
 
     own: OpTime
@@ -80,7 +80,7 @@ class FusedAttentionPart(OpTime):
         return at.xp.maximum(self.own.time(at), self.share * self.fused.time(at))
 
     def in_graph(self, at: Binding, hidden: Number) -> tuple[Number, Number]:
-        """The longer, alone and in a graph."""
+        """The longer of the two times: of the kernel alone, and in a graph."""
         pairs = zip(self.own.in_graph(at, hidden), self.fused.in_graph(at, hidden), strict=True)
         alone, together = (at.xp.maximum(time, self.share * whole) for time, whole in pairs)
         return alone, together
@@ -90,46 +90,46 @@ class FusedAttentionPart(OpTime):
         return self.own.least(at)
 
     def due(self, at: Binding, hidden: Number = 0.0) -> tuple[Number, Number]:
-        """The longer of the two times, with the bound of the product."""
+        """The longer of the two times, with the bound of the matrix product."""
         return self.in_graph(at, hidden)[1], self.own.due(at, hidden)[1]
 
 
 # Ops without a measured kernel
 
-# Measured by `llmir validate --cost ideal` on attention_decode, mla and linear_attention (36 kinds of calls
-# on A100, H100, B200 and L40S, above 20 µs). The first value is the roofline's median share of the time, as
-# the median over kinds. The second is the mean error of the roofline divided by that share, for the median
-# kind.
+# Measured with `llmir validate --cost ideal` on attention_decode, mla and linear_attention (36 kinds of calls
+# above 20 µs, on A100, H100, B200 and L40S). The first number is the median share of the roofline in the
+# time, as the median over the kinds of calls. The second number is the mean error of the roofline divided by
+# that share, for the median kind.
 UNMEASURED_SHARE = 0.36
 UNMEASURED_ERROR = 0.72
 
 
 @dataclass(frozen=True)
 class UnmeasuredTime(DeratedRoofline):
-    """The roofline at the median share of its rates that kernels reach, after one launch."""
+    """The roofline at the median share of its rates that kernels reach, plus one launch."""
 
     basis: Basis = UNMEASURED
 
     @property
     def error(self) -> float:
-        """A wide one: the kernel is not known."""
+        """The error is large, because the kernel is not known."""
         return UNMEASURED_ERROR
 
 
 def unmeasured_time(roofline: Roofline, stream: KernelFit) -> UnmeasuredTime:
-    """The time of an op that no law covers, with the launch of the device's streams."""
+    """The time of an op without a kernel law; its launch is the launch of the device's stream kernels."""
     reached = tuple(replace(limit, rate=limit.rate * UNMEASURED_SHARE) for limit in roofline.limits)
     launch_us = float(getattr(stream.kernel, "launch_us", 0.0))
     return UnmeasuredTime(roofline.limits, reached=reached, launch_s=launch_us * 1e-6)
 
 
 def sent_between_two(row: Row) -> Call:
-    """A call for the payload of an unknown collective, as an exchange between two ranks."""
+    """A call for a collective of unknown kind, estimated as an exchange between two ranks."""
     return Call(("all_to_all",), CollectiveShape(2 * row.work.wire, 2))
 
 
 def collective_within(call: Call, most: int) -> Call:
-    """A collective with an equal payload among at most `most` ranks."""
+    """A collective with the same payload among at most `most` ranks."""
     shape = call.shape
     if not isinstance(shape, CollectiveShape) or shape.ranks <= most:
         return call
@@ -138,13 +138,14 @@ def collective_within(call: Call, most: int) -> Call:
 
 # Calibrated op times and their cost model
 
-_POINTS = 512  # points whose results an op time caches: a product depends on B·T only, while contexts change
+# Number of points whose results are cached. A matrix product depends on B·T only, while contexts change.
+_POINTS = 512
 NCCL = "nccl"
 
 
 @dataclass(frozen=True)
 class KernelTime(OpTime):
-    """The time of a calibrated kernel, at least that of the roofline.
+    """The time of a calibrated kernel, but at least the roofline.
 
     `basis` names the source of the measurements; `error` is the mean relative error on held-out shapes.
     """
@@ -158,7 +159,7 @@ class KernelTime(OpTime):
 
     @cached_property
     def basis(self) -> Basis:
-        """Calibrated, with the other device or engine if the calibration was transferred."""
+        """`calibrated`, or the source device or engine if the calibration was transferred."""
         own = self.fit.engine in (self.engine, kernel_engine(self.engine))
         device = "" if self.fit.device == self.device else self.fit.device.name
         return Basis("calibrated", device, "" if own else self.fit.engine, self.by)
@@ -182,7 +183,7 @@ class KernelTime(OpTime):
 
     @cached_property
     def beyond(self) -> float:
-        """All of the error, except on a chip with fitted engine CPU times: there only the part from its
+        """The whole error; but on a chip for which engine CPU times were fitted, only the part due to changed
         rates.
         """
         if not same_chip(self.device):
@@ -200,7 +201,7 @@ class KernelTime(OpTime):
 
     @cached_property
     def sizes(self) -> tuple[Dim, ...]:
-        """All that a time depends on."""
+        """All values on which a time depends."""
         return monomials((*self.call.sizes, *self.roofline.sizes))
 
     @cached_property
@@ -208,8 +209,8 @@ class KernelTime(OpTime):
         return {}
 
     def _times(self, at: Binding) -> tuple[Number, Number]:
-        """Seconds and those of the roofline; equal points are evaluated once."""
-        if at.uneven:  # its shape may ask for more
+        """The seconds, and the seconds of the roofline; points with equal sizes are evaluated once."""
+        if at.uneven:  # the shape of the next family may need more numbers
             return self._fresh(at)
         point = tuple(map(at, self.sizes))
         if not all(isinstance(value, (int, float)) for value in point):
@@ -230,12 +231,15 @@ class KernelTime(OpTime):
 
     @cached_property
     def contained(self) -> KernelTime | None:
-        """The time of a contained call, which is a lower bound with any kernel; None without one."""
+        """The time of a contained call, which is a lower bound for any kernel; None if there is no contained
+        call.
+        """
         part = self.call.contained
         return replace(self, call=replace(self.call, shape=part, contained=None)) if part else None
 
     def in_graph(self, at: Binding, hidden: Number) -> tuple[Number, Number]:
-        """Seconds of the kernel alone, and without the share `hidden` of its launch; at least the roofline.
+        """Seconds of the kernel alone, and seconds without the hidden share of its launch; both are at least
+        the roofline.
 
         On a device without CUDA graphs, no launch is hidden.
         """
@@ -249,8 +253,8 @@ class KernelTime(OpTime):
         return self.roofline.time(at)
 
     def due(self, at: Binding, hidden: Number = 0.0) -> tuple[Number, Number]:
-        """Seconds and the bound of the roofline; overhead if the remaining launch is at least half of the
-        time.
+        """Seconds of the roofline and their bound; the bound is overhead if the remaining launch takes at
+        least half of the time.
         """
         time, (_, bound) = self.in_graph(at, hidden)[1], self.roofline.due(at)
         launch = 2 * (1 - hidden * self.device.hides_launches) * self.launch_s
@@ -259,13 +263,13 @@ class KernelTime(OpTime):
 
 @dataclass(frozen=True)
 class MultiNodeTime(KernelTime):
-    """The time of ranks in several nodes: the slowest of `inside`, plus the time in the network.
+    """The time of a collective across nodes: the slowest kernel in `inside`, plus the time in the network.
 
-    `network` is the fitted kernel, or NCCL's if the engine was not measured between nodes.
+    `network` is the fitted kernel, or NCCL's if the engine was not measured across nodes.
     """
 
     inside: tuple[KernelTime, ...] = ()
-    over: tuple[Call, ...] = ()  # the ways through the network
+    over: tuple[Call, ...] = ()  # the algorithms of the network
     network: Kernel | None = None
 
     def _fresh(self, at: Binding) -> tuple[Number, Number]:
@@ -276,7 +280,7 @@ class MultiNodeTime(KernelTime):
 
     @property
     def basis(self) -> Basis:
-        """The source of the network kernel; the roofline if none was measured between nodes."""
+        """The source of the network kernel; the roofline if no kernel was measured across nodes."""
         return super().basis if self.network else BETWEEN_NODES
 
     @property
@@ -286,10 +290,10 @@ class MultiNodeTime(KernelTime):
 
 @dataclass(frozen=True)
 class FastestKernel(OpTime):
-    """The time of an op that several kernels implement, such as attention: the fastest that supports the
+    """The time of an op that several kernels can run, such as attention: the fastest kernel that supports the
     shape.
 
-    The last kernel supports all shapes. Sequences of several kinds in one step are evaluated separately.
+    The last kernel supports all shapes. Sequences of different kinds in one step are evaluated separately.
     """
 
     prices: tuple[KernelTime, ...]
@@ -297,12 +301,12 @@ class FastestKernel(OpTime):
 
     @property
     def sizes(self) -> tuple[Dim, ...]:
-        """The sizes that the times of all kernels depend on."""
+        """The sizes on which the times of all kernels depend."""
         return tuple(size for price in self.prices for size in price.sizes)
 
     @property
     def basis(self) -> Basis:
-        """The basis of the first, if they differ."""
+        """The basis of the first kernel, if the bases differ."""
         return self.prices[0].basis
 
     @property
@@ -321,7 +325,7 @@ class FastestKernel(OpTime):
         return max(price.beyond for price in self.prices)
 
     def held(self, which: Number) -> OpTime:
-        """The fastest kernel; all kernels if the fastest one depends on the point."""
+        """The fastest kernel; all kernels, if it depends on the point which one is fastest."""
         if isinstance(which, int):
             return self.prices[which] if which >= 0 else self
         first = int(np.min(which))
@@ -331,11 +335,11 @@ class FastestKernel(OpTime):
         return self if first < 0 else by_point(self.prices, which)
 
     def _separate(self, at: Binding) -> bool:
-        """Whether sequences of several kinds run in one kernel after another."""
+        """Whether the kernel runs sequences of different kinds one after another."""
         return self.apart and isinstance(at, MixedBinding)
 
     def which(self, at: Binding, hidden: Number = 0.0) -> Number:
-        """The index of the fastest kernel; the first of equal ones."""
+        """The index of the fastest kernel; the first one if several are equal."""
         if self._separate(at):
             return -1
         (least, *others), found = [time for _, time in self._each(at, lambda p: p.in_graph(at, hidden))], 0
@@ -345,7 +349,9 @@ class FastestKernel(OpTime):
 
     @cached_property
     def _floors(self) -> tuple[tuple[KernelTime, tuple[KernelTime, ...]], ...]:
-        """Lower bounds of the op: a contained call, and the earlier kernels, none of which may support it."""
+        """Lower bounds of the op: a contained call, and earlier kernels in case none of them supports the
+        op.
+        """
         pairs = ((price.contained, self.prices[:i]) for i, price in enumerate(self.prices))
         return tuple(
             (less, tuple(replace(one, call=replace(one.call, shape=less.call.shape)) for one in others))
@@ -354,13 +360,14 @@ class FastestKernel(OpTime):
         )
 
     def _each(self, at: Binding, value: Callable[[KernelTime], tuple[Number, ...]]) -> list[list[Number]]:
-        """The times of each kernel by `value`, infinite if it does not support the op.
+        """The value of each kernel by `value`; infinite if the kernel does not support the op.
 
-        No time is below that of a kernel for a contained call, if no earlier kernel supports this call.
+        No time is below the time of a kernel for a contained call, if no earlier kernel supports this call.
         """
         first = self.prices[0]
         if first.contained and first.call.whole(at):
-            return [[*value(first)]]  # its time is the floor of all, and it can do the op
+            # The first kernel supports the op, and its time is a lower bound for all.
+            return [[*value(first)]]
         every = [
             [at.xp.where(price.supports(at), time, inf) for time in value(price)] for price in self.prices
         ]
@@ -371,19 +378,21 @@ class FastestKernel(OpTime):
         return every
 
     def _least(self, at: Binding, value: Callable[[KernelTime, Binding], tuple[Number, ...]]) -> list[Number]:
-        """The minimum over kernels of each time by `value`."""
+        """The minimum over kernels, of each time that `value` returns."""
         if isinstance(at, MixedBinding) and self.apart:
             return at.each(self, lambda part: self._least(part, value))
         every = self._each(at, lambda price: value(price, at))
         return [reduce(at.xp.minimum, times) for times in zip(*every, strict=True)]
 
     def time(self, at: Binding) -> Number:
-        """Seconds of all kinds of sequences together."""
+        """Seconds of the sequences of all kinds together."""
         (time,) = self._least(at, lambda price, point: (price.time(point),))
         return time
 
     def in_graph(self, at: Binding, hidden: Number) -> tuple[Number, Number]:
-        """Seconds of the fastest kernel, alone and in a graph; these may be different kernels."""
+        """Seconds of the fastest kernel alone, and of the fastest kernel in a graph; these may be different
+        kernels.
+        """
         alone, together = self._least(at, lambda price, point: price.in_graph(point, hidden))
         return alone, together
 
@@ -404,7 +413,7 @@ class FastestKernel(OpTime):
 
 @dataclass(frozen=True)
 class FastestVariant(FastestKernel):
-    """The time of a call by the fastest of an engine's kernels, each of which supports all shapes.
+    """The time of a call by the fastest of an engine's kernels; each of them supports all shapes.
 
     One call covers the sequences of all kinds in a step.
     """
@@ -418,13 +427,13 @@ def _fastest(prices: list[KernelTime]) -> KernelTime | FastestKernel:
 
 @dataclass(frozen=True, eq=False)
 class _FastestByPoint(FastestKernel):
-    """`FastestKernel` on a grid with a known fastest kernel at each point, by index."""
+    """`FastestKernel` on a grid where the fastest kernel at each point is known, given by its index."""
 
     fastest: Number
 
     @property
     def error(self) -> Any:
-        """The errors of the fastest kernels; the largest if one is unknown."""
+        """The error of the fastest kernel; the largest error if it is not known which one is fastest."""
         errors = [price.error for price in self.prices]
         return super().error if None in errors else np.array(errors)[self.fastest]
 
@@ -439,14 +448,16 @@ class _FastestByPoint(FastestKernel):
 
 @dataclass(frozen=True, eq=False)
 class _VariantByPoint(_FastestByPoint):
-    """`FastestVariant` on a grid with a known fastest kernel at each point."""
+    """`FastestVariant` on a grid where the fastest kernel at each point is known."""
 
     apart: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, eq=False)
 class CalibratedModel(DeviceCostModel):
-    """The `calibrated` cost model on one device, with the kernels of an engine (None: the device's first)."""
+    """The `calibrated` cost model on one device, with the kernels of an engine (None: the device's default
+    engine).
+    """
 
     device: Device
     engine: str | None = None
@@ -458,15 +469,17 @@ class CalibratedModel(DeviceCostModel):
 
     @property
     def kernels(self) -> str:
-        """The engine of the preferred kernels: the device's default if the requested one has none."""
+        """The engine whose kernels are preferred: the device's default engine if the requested engine has no
+        kernels.
+        """
         named = self.engine if self.engine and self.engine in kernel_sources(self.device) else None
         return named or first_engine(self.device) or "no"
 
     def price(self, row: Row) -> OpTime:
-        """The time of a measured kernel; a share of the roofline's rates if no law covers the op."""
+        """The time of a measured kernel, or the roofline at a share of its rates if no law covers the op."""
         roofline = IdealModel(self.device).price(row)
         if not (row.read or row.write or row.flops or row.work.wire):
-            return replace(roofline, basis=CALIBRATED)  # a view, or the receiving end of a send
+            return replace(roofline, basis=CALIBRATED)  # the op is a view, or the receiving end of a send
         known = [price for call in kernel_calls(row) if (price := self._measured(call, roofline))]
         if self._joins(row):
             known = [replace(price, fit=_sooner(price.fit, inf)) for price in known]
@@ -487,13 +500,14 @@ class CalibratedModel(DeviceCostModel):
         return FusedAttentionPart(one, _fastest(whole), share) if whole else one
 
     def fit(self, device: Device, families: Sequence[str], engine: str | None) -> KernelFit | None:
-        """The kernel of the first of these families that a device has."""
+        """The kernel of the first of these families for which the device has a kernel."""
         return nearest_fit(device, families, engine)
 
     def _crossing(self, one: KernelTime, over: tuple[Call, ...], row: Row) -> MultiNodeTime:
-        """The time inside a node with up to its number of ranks; more ranks can be faster if switches add.
+        """The time inside a node, with up to the number of ranks in it; more ranks can be faster if switches
+        add up values.
 
-        Engines leave traffic between nodes to NCCL, but no time is below that of their own kernels inside.
+        Engines use NCCL between nodes, but the time is never below that of their own kernels inside a node.
         """
         device, most = one_node(self.device, row.work.ranks)
         calls = {
@@ -508,7 +522,7 @@ class CalibratedModel(DeviceCostModel):
         return replace(made, fit=fit, network=fit.kernel) if fit and known else made
 
     def _joins(self, row: Row) -> bool:
-        """Whether the engine's release runs the op inside the kernel of another op."""
+        """Whether the engine's release runs this op inside the kernel of another op."""
         joined = self.runs.section(JoinedKernels) if self.runs else None
         return joined is not None and joined.contains(row.node.op.opcode, row.block)
 
@@ -536,12 +550,12 @@ class CalibratedModel(DeviceCostModel):
 
 @dataclass(frozen=True, eq=False)
 class FastLaunchModel(CalibratedModel):
-    """The calibrated model with empty calls of kernels that are `times` times faster."""
+    """The calibrated model with kernel launches that are `times` times as fast."""
 
     times: float = 1.0
 
     def fit(self, device: Device, families: Sequence[str], engine: str | None) -> KernelFit | None:
-        """The fit of the model with a shorter launch."""
+        """The fitted kernel with a shorter launch."""
         found = super().fit(device, families, engine)
         return _sooner(found, self.times) if found else None
 

@@ -1,7 +1,8 @@
-"""Channels that carry bytes of one rank elsewhere: to its host, another device or another node.
+"""Channels that send the bytes of one rank elsewhere: to its CPU memory, to another device or to another
+node.
 
-`channel` finds the `Channel` that an option `link` names (`host`, a link of the device, `network` or a
-rate), and `server_channel` the one between two servers. `memory/transfer.py` and the simulator use them.
+`channel` finds the `Channel` for the option `link` (`host`, a link of the device, `network` or a rate), and
+`server_channel` finds the channel between two servers. `memory/transfer.py` and the simulator use them.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ STATED = Basis("stated")
 
 @dataclass(frozen=True)
 class Channel:
-    """A link by name with its peak rate; the time comes from an op time `price`, or from the link itself.
+    """A link with its name and peak rate; its time comes from the op time `price`, or from the link itself.
 
     `basis` is the basis of the time.
     """
@@ -46,7 +47,7 @@ class Channel:
 
     @property
     def shares(self) -> tuple[str, ...]:
-        """The names in `efficiency` that apply: the link's, and the launch of a send."""
+        """The names in `efficiency` that apply here: the name of the link, and the launch of a send."""
         return (self.name, "launch") if self.price is not None else (self.name,)
 
     def seconds(self, payload: Number) -> Number:
@@ -69,9 +70,9 @@ def channel(model: DeviceCostModel, link: str) -> Channel:
     """The channel with the name `link` on a cost model's device: `host`, one of its links, `network`, or a
     rate.
 
-    Between devices the cost model estimates a send. Copies to and from the host have the measured rate of
-    pinned memory, or `PINNED` of the link's rate. InputError for another name, HardwareError for a link that
-    the device lacks.
+    Between devices, the time is the cost model's estimate of a send. Copies to and from CPU memory run at the
+    measured rate of pinned memory, or at the share `PINNED` of the link's rate. InputError for another name,
+    HardwareError for a link that the device lacks.
     """
     device, said = model.device, text("link", link).strip()
     if said[:1].isdigit():
@@ -86,7 +87,8 @@ def channel(model: DeviceCostModel, link: str) -> Channel:
     if said not in known:
         names = ", ".join(dict.fromkeys((HOST, *known, NETWORK)))
         raise InputError(
-            f"link: {device.name} has {names}, or say a rate such as 25GBps,5us; got {said[:40]!r}"
+            f"link: {device.name} has the links {names}; expected one of them or a rate such as "
+            f"25GBps,5us, got {said[:40]!r}"
         )
     if device.link(2)[0] == said:
         return Channel(said, known[said], *_sent(model, 1))
@@ -108,7 +110,7 @@ def _host(model: DeviceCostModel) -> Channel:
 
 
 def _sent(model: DeviceCostModel, apart: int) -> tuple[Basis, OpTime]:
-    """The time of a send to the rank at a distance of `apart`."""
+    """The time to send to a rank at the distance `apart`."""
     (row,) = rows(_send(apart))
     price = model.price(row)
     return price.basis, price

@@ -1,4 +1,4 @@
-"""Choose the cost model: by name for a device and engine, or an object of the user.
+"""Choose the cost model by name for a device and an engine, or use an object of the user.
 
 `model` returns the `DeviceCostModel` that the options name: `calibrated` if the device or a related one was
 measured, else `ideal`. `custom_model` wraps a user's `CostModel`, any object with a method `price`:
@@ -56,7 +56,7 @@ from .transfer import check_families, engine_cpu, first_engine, kernel_engine, k
 class CostModel(Protocol):
     """The protocol of `analyze(cost=…)` for custom models: an object with `price`, named by its class.
 
-    A class registered with `llmir.backends.cost.registry.cost_model` is called with the device.
+    A class that is registered with `llmir.backends.cost.registry.cost_model` is called with the device.
     """
 
     def price(self, row: Row) -> Callable[[Binding], Number] | OpTime:
@@ -68,7 +68,7 @@ NUMBERS = (int, float, np.number, np.ndarray, list, tuple)
 
 @dataclass(frozen=True, eq=False)
 class FunctionTime(OpTime):
-    """An op time from a custom function; bound and lower limit are the roofline's."""
+    """An op time from the user's function; its bound and lower limit are those of the roofline."""
 
     seconds: Callable[[Binding], Number]
     roofline: Roofline
@@ -81,17 +81,18 @@ class FunctionTime(OpTime):
         return Basis(self.model)
 
     def time(self, at: Binding) -> Number:
-        """The result of the function; InputError if it is not a time."""
+        """The result of the user's function; InputError if it is not a time."""
         try:
             found = self.seconds(at)
         except LlmirError:
             raise
-        except Exception as error:  # error of the custom function; the cause shows it
+        except Exception as error:  # an error in the user's function; the cause shows the original error
             raise InputError(
                 f"cost model {self.model}: {self.op}: {type(error).__name__}: {error}"
             ) from error
         try:
-            some = found if isinstance(found, NUMBERS) else np.nan  # no array for possibly endless objects
+            # An object that may be endless is not converted to an array.
+            some = found if isinstance(found, NUMBERS) else np.nan
             time = np.broadcast_to(np.asarray(some, dtype=np.float64), at.shape)
         except (TypeError, ValueError, OverflowError):
             time = np.array(np.nan)
@@ -112,12 +113,12 @@ class FunctionTime(OpTime):
 
 @dataclass(frozen=True, eq=False)
 class CustomModel(DeviceCostModel):
-    """A custom cost model on a device, evaluated again for each report, because it may change."""
+    """A user's cost model on a device; it is evaluated again for each report, because it may change."""
 
     device: Device
     model: CostModel
     name: str
-    symbolic: ClassVar[bool] = False  # a user's function supports numbers and arrays
+    symbolic: ClassVar[bool] = False  # the user's function has to accept numbers and arrays
     asks: ClassVar[bool] = True
 
     def prices(self, rows: Sequence[Row]) -> tuple[OpTime, ...]:
@@ -125,7 +126,7 @@ class CustomModel(DeviceCostModel):
         return tuple(map(self.price, rows))
 
     def price(self, row: Row) -> OpTime:
-        """The result of the custom model; InputError if it is not an op time."""
+        """The result of the user's model; InputError if it is not an op time."""
         found: Any = self.model.price(row)
         if isinstance(getattr(found, "basis", None), Basis):
             return cast("OpTime", found)
@@ -148,7 +149,7 @@ def custom_model(model: object, device: Device, name: str = "") -> CustomModel:
 
 @lru_cache(maxsize=256)
 def with_scheduler(made: DeviceCostModel, stated: FrozenDict[str, Any]) -> DeviceCostModel:
-    """The cost model with these fields of the engine's `Scheduler`."""
+    """The cost model of an engine whose scheduler has these fields (`Scheduler`)."""
     if not stated or not isinstance(made, CalibratedModel) or not made.runs:
         return made
     known = made.runs.section(Scheduler) or Scheduler()
@@ -161,14 +162,14 @@ def with_scheduler(made: DeviceCostModel, stated: FrozenDict[str, Any]) -> Devic
 
 @dataclass(frozen=True)
 class FasterTime(OpTime):
-    """A share of the time of an op."""
+    """A part of the time of an op."""
 
     whole: OpTime
     share: float
 
     @property
     def apart(self) -> bool:  # type: ignore[override]  # a property in place of a field
-        """Whether sequences of several kinds in a step are evaluated separately."""
+        """Whether sequences of different kinds in one step are evaluated separately."""
         return self.whole.apart
 
     @property
@@ -184,25 +185,25 @@ class FasterTime(OpTime):
         return self.whole.which(at, hidden)
 
     def held(self, which: Number) -> OpTime:
-        """The share of the kernel that applies."""
+        """The kernel that applies at this point, with its share."""
         return FasterTime(self.whole.held(which), self.share)
 
     def time(self, at: Binding) -> Number:
-        """The share of the seconds."""
+        """The share of the seconds of the op."""
         return self.share * self.whole.time(at)
 
     def in_graph(self, at: Binding, hidden: Number) -> tuple[Number, Number]:
-        """Its share of the seconds, alone and in a graph."""
+        """The share of the seconds of the op, alone and in a graph."""
         alone, together = self.whole.in_graph(at, hidden)
         return self.share * alone, self.share * together
 
     def due(self, at: Binding, hidden: Number = 0.0) -> tuple[Number, Number]:
-        """Its share of the seconds, and the bound of the whole."""
+        """The share of the seconds of the op, and the bound of the whole op."""
         time, bound = self.whole.due(at, hidden)
         return self.share * time, bound
 
     def least(self, at: Binding) -> Number:
-        """The share of the roofline."""
+        """The share of the roofline of the op."""
         return self.share * self.whole.least(at)
 
 
@@ -233,7 +234,7 @@ def faster_ops(model: DeviceCostModel, opcode: str, share: float) -> FasterOps:
 
 # Built-in cost models
 
-OURS = ("ideal", "calibrated")  # built once for a device
+OURS = ("ideal", "calibrated")  # built once for each device
 
 
 def model(
@@ -247,9 +248,9 @@ def model(
 
     Args:
         device: The device.
-        cost: A name, or a custom cost model.
+        cost: A name of a cost model, or the user's own cost model.
         engine: The engine of the kernels, with an optional version.
-        efficiency: Shares of the roofline's rates, which need no calibration.
+        efficiency: Shares of the roofline's rates; they need no calibration.
 
     Raises:
         InputError: Two options contradict each other.
@@ -271,7 +272,7 @@ def model(
         return _efficiency(device, FrozenDict(efficiency))
     measured = cost != "ideal" and first_engine(device) is not None
     if engine is not None:
-        kernel_engine_names(device, engine)  # or a HardwareError
+        kernel_engine_names(device, engine)  # or a HardwareError, if the model cannot be built
     if cost == "ideal" or not (measured or cost or engine):
         return _ideal(device)
     if not measured:
@@ -281,14 +282,14 @@ def model(
 
 
 def kernel_engine_names(device: Device, engine: str) -> tuple[str, Engine | None]:
-    """The engine of the preferred kernels, and the engine that runs them: vllm for `vllm@0.12`, and vllm
+    """The engine whose kernels are preferred, and the engine that runs them: for `vllm@0.12`, vllm and vllm
     0.12.
 
-    HardwareError for an engine without calibration that is neither bundled nor a file.
+    HardwareError if an engine has no calibration, is not bundled and is not a file.
     """
     name, at, version = engine.partition("@")
     own = device.calibration.engines if device.calibration else ()
-    if name in own or name in kernel_sources(device):  # an engine, or one of its kernels
+    if name in own or name in kernel_sources(device):  # an engine, or the name of one of its kernels
         if bundled := next((n for n in (name, kernel_engine(name)) if n in library.engines()), None):
             return name, library.engine(bundled + at + version)
         if at:
@@ -299,7 +300,9 @@ def kernel_engine_names(device: Device, engine: str) -> tuple[str, Engine | None
 
 
 def roofline_reason(device: Device) -> str:
-    """Why no kernel law applies to a device: a key missing from its file, or no GPU to transfer from."""
+    """The reason why no kernel law applies to a device: its file lacks a key, or there is no GPU to transfer
+    kernels from.
+    """
     if not (device.multiprocessors or device.cores):
         return f"kernel laws need `multiprocessors`, which {device.name}'s file does not state"
     return f"{device.name} was not measured, nor was a GPU like it"
@@ -311,7 +314,7 @@ _efficiency = lru_cache(maxsize=256)(EfficiencyModel)
 
 @cost_model("calibrated")
 def calibrated(device: Device) -> CalibratedModel:
-    """With the first engine of the device."""
+    """With the default engine of the device."""
     return _calibrated(device, None)
 
 
@@ -327,7 +330,9 @@ def _usual(device: Device) -> CalibratedModel:
 
 @lru_cache(maxsize=256)
 def _run(device: Device, engine: str | None, name: str, profile: Engine | None) -> CalibratedModel:
-    """The calibrated model, cached by the contents of the engine file, which may change under one name."""
+    """The calibrated model. The cache key is the content of the engine file, because a file may change under
+    the same name.
+    """
     check_families(device)
     own = engine_cpu(device, engine)
     if own or profile is None:

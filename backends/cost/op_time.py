@@ -1,8 +1,8 @@
 """The interface of cost models: `OpTime`, the time of an op, and `DeviceCostModel`, which builds it.
 
-An `OpTime` returns seconds at any point, the bound, the roofline below it, its basis and its error.
-`Roofline` is the op time that is the maximum of some limits. A `DeviceCostModel` builds the op time of a
-`Row` (`price`) and caches those of equal rows (`prices`).
+An `OpTime` returns the seconds at any point, the bound, the roofline, the basis and the error. `Roofline` is
+an op time that is the maximum of several limits. A `DeviceCostModel` builds the op time of a `Row` (`price`),
+and caches the op times of equal rows (`prices`).
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from llmir.ir.sizes.polynomial import Size, maximum
 
 
 class OpTime(Protocol):
-    """The time of an op in a cost model. Equal op times are equal at every point, and have equal hashes.
+    """The time of an op in a cost model. Op times that compare equal give equal results at every point, and
+    have equal hashes.
 
-    `sizes` may list all sizes that it depends on, which makes many points with few distinct sizes fast. With
-    `apart`, sequences of several kinds are evaluated separately and summed.
+    `sizes` may list all sizes on which the time depends. This makes many points with few distinct sizes fast.
+    With `apart`, sequences of different kinds are evaluated separately, and the times are added.
     """
 
     apart: ClassVar[bool] = False
@@ -42,22 +43,22 @@ class OpTime(Protocol):
 
     @property
     def lent(self) -> float:
-        """The part of the error from transfer; the root of the sum of squares with the part of the
-        calibration.
+        """The part of the error that is due to transfer; together with the calibration's part, it gives the
+        error as the root of the sum of squares.
         """
         return 0.0
 
     @property
     def beyond(self) -> float:
-        """How much of that again is not in the error of whole runs that hosts were fitted to."""
+        """The part of the transfer error that the error of whole runs does not cover."""
         return 0.0
 
     def which(self, at: Binding, hidden: Number = 0.0) -> Number:
-        """The index of the op time that applies, if there are several; -1 for all."""
+        """The index of the op time that applies, if there are several; -1 means all."""
         return 0
 
     def held(self, which: Number) -> OpTime:
-        """The op time with an index; itself if the index differs between points."""
+        """The op time with this index; the object itself if the index differs between points."""
         return self
 
     def of(self, at: Binding, hidden: Number = 0.0) -> OpTime:
@@ -66,17 +67,17 @@ class OpTime(Protocol):
 
     @abstractmethod
     def time(self, at: Binding) -> Number:
-        """Seconds of one execution alone, with its whole launch."""
+        """Seconds of one call alone, with its whole launch."""
 
     @abstractmethod
     def due(self, at: Binding, hidden: Number = 0.0) -> tuple[Number, Number]:
-        """Seconds in a graph that hides this share of the launch, and their bound by its place in `BOUNDS`.
+        """Seconds in a graph that hides this share of the launch, and the index of their bound in `BOUNDS`.
 
-        Both are arrays on a grid. If nothing is hidden, the seconds are `time`.
+        Both are arrays on a grid. If no launch is hidden, the seconds equal `time`.
         """
 
     def in_graph(self, at: Binding, hidden: Number) -> tuple[Number, Number]:
-        """Seconds alone, and in a graph of kernels, which hides this share of the launch."""
+        """Seconds alone, and seconds in a graph of kernels that hides this share of the launch."""
         time = self.time(at)
         return time, time
 
@@ -98,7 +99,7 @@ class Roofline(OpTime):
         return tuple(limit.amount for limit in self.limits)
 
     def times(self, at: Binding) -> list[Number]:
-        """Seconds by each limit."""
+        """Seconds that each limit gives."""
         return [limit.time(at) for limit in self.limits]
 
     def time(self, at: Binding) -> Number:
@@ -119,12 +120,13 @@ class Roofline(OpTime):
 
 
 class DeviceCostModel(ABC):
-    """A cost model on one device. Models compare by identity, and `model` returns each once.
+    """A cost model on one device. Models compare by identity; `model` returns the same object for equal
+    options.
 
-    `engine` is the requested engine; `host` its CPU model, if known, and `host_error` the mean relative error
-    of held-out whole runs. `runs` is the engine of the CPU model with its versions. The op times of a
-    `symbolic` model accept symbols. Op times of a model with `asks` may depend on the name and stage of a
-    row.
+    `engine` is the requested engine; `host` is its model of CPU time, if known, and `host_error` is the mean
+    relative error on held-out whole runs. `runs` is the engine, with its version range, of the model of CPU
+    time. The op times of a `symbolic` model accept symbols. If a model has `asks`, its op times may depend on
+    the name and stage of a row.
     """
 
     device: Device
@@ -141,7 +143,7 @@ class DeviceCostModel(ABC):
         """Estimate the time of an op."""
 
     def prices(self, rows: Sequence[Row]) -> tuple[OpTime, ...]:
-        """Estimate the time of each row; rows that differ only in name and stage share one."""
+        """Estimate the time of each row; rows that differ only in name and stage share an op time."""
         known = _known(self)
         if len(known) > _MAX_OP_TIMES:
             known.clear()
@@ -151,16 +153,16 @@ class DeviceCostModel(ABC):
         return tuple([known[row.op][1] for row in rows])
 
 
-_MAX_OP_TIMES = 1 << 14  # number of cached op times of a model, found by `Row.op`
+_MAX_OP_TIMES = 1 << 14  # number of op times that a model caches, with `Row.op` as the key
 
 
 @lru_cache(maxsize=256)
 def _known(model: DeviceCostModel) -> dict[tuple[int, int], tuple[Row, OpTime]]:
-    """The op times of rows; references to the rows keep their keys valid."""
+    """The op times of rows; the references to rows keep their ids valid as keys."""
     return {}
 
 
 @lru_cache(maxsize=1 << 12)
 def _op_time(model: DeviceCostModel, row: Row) -> OpTime:
-    """Programs of a plan share most rows."""
+    """The programs of a plan share most rows."""
     return model.price(row)

@@ -15,12 +15,12 @@ COSTS: Kind[Callable[[Device], Any]] = Kind("cost model", "llmir.backends.cost")
 
 
 def cost_model(name: str) -> Callable[[Make], Make]:
-    """A decorator: the class or function is called with a device and returns its cost model of that name."""
+    """A decorator: a call of the class or function with a device returns the cost model of this name."""
     return COSTS.register(name)
 
 
 def model_source(model: Any) -> str:
-    """The name of a cost model, the source of its kernels, and the engine and version, if known."""
+    """The name of a cost model; the source of its kernels, and the engine with its version, if known."""
     if model.name != "calibrated":
         return plain(model.name)
     host = model.runs or (model.engine if model.engine != model.kernels else "")

@@ -1,8 +1,9 @@
 """The roofline, with datasheet rates (`ideal`) or with shares of them (`efficiency`).
 
 `IdealModel`: no op is faster than its arithmetic at the peak rate or its bytes at full bandwidth. Launches
-cost nothing and collectives take the fastest route, so the time is a lower bound. A collective between nodes
-takes at least as long as one among equally many ranks of one node. `limits(row)` lists the bounds of an op.
+cost nothing and collectives take the fastest route, so the time is a lower bound. A collective across nodes
+takes at least as long as a collective of equally many ranks in one node. `limits(row)` lists the bounds of an
+op.
 
 `EfficiencyModel` scales the rates of compute, memory and links and adds seconds per launch.
 """
@@ -42,7 +43,7 @@ class IdealModel(DeviceCostModel):
     name = "ideal"
 
     def price(self, row: Row) -> Roofline:
-        """The limits that can apply; those that another one always exceeds are omitted."""
+        """The limits that may decide; limits that are always below another one are omitted."""
         kept: list[Limit] = []
         for limit in limits(self.device, row):
             if not any(limit.below(k) for k in kept):
@@ -67,7 +68,7 @@ def limits(device: Device, row: Row) -> tuple[Limit, ...]:
         ports = to_ports(done.payload, len(inside)) if nodes > 1 else done.payload
         if ports == done.payload:
             found.append(network_limit(device, done.pattern, done.payload, done.group))
-        else:  # each rank sends to its counterparts on other nodes, which forward shared data
+        else:  # each rank sends to the ranks with its index on other nodes; they forward shared data
             found.append(network_limit(device, done.pattern, ports, done.group[:: len(inside)]))
         if nodes > 1:
             one, ranks = one_node(device, done.ranks)
@@ -80,27 +81,27 @@ def limits(device: Device, row: Row) -> tuple[Limit, ...]:
 # Rates that the user states
 
 UNITS = ("compute", "memory")
-LARGEST_LAUNCH = 1.0  # seconds, beyond which a launch is a mistake
+LARGEST_LAUNCH = 1.0  # a launch above this number of seconds is taken as a mistake
 
 
 @dataclass(frozen=True)
 class DeratedRoofline(Roofline):
-    """The largest of the limits, each at the share of its rate that is `reached`, after `launch_s` per op."""
+    """The largest of the limits, each at the share of its rate that is `reached`, plus `launch_s` per op."""
 
     basis: Basis = EFFICIENCY
     reached: tuple[Limit, ...] = ()
     launch_s: float = 0.0
 
     def times(self, at: Binding) -> list[Number]:
-        """Seconds by each limit, at its share."""
+        """Seconds that each limit gives at its share."""
         return [limit.time(at) for limit in self.reached]
 
     def time(self, at: Binding) -> Number:
-        """The largest of the limits, after the launch."""
+        """The largest of the limits, plus the launch."""
         return super().time(at) + self.launch_s
 
     def due(self, at: Binding, hidden: Number = 0.0) -> tuple[Number, Number]:
-        """Seconds and their bound, which is overhead if the launch is at least half of them."""
+        """Seconds and their bound; the bound is overhead if the launch takes at least half of them."""
         busy, bound = super().due(at)
         time = busy + self.launch_s
         return time, at.xp.where(2 * self.launch_s >= time, BOUNDS.index("overhead"), bound)
@@ -131,7 +132,7 @@ class EfficiencyModel(Figures, DeviceCostModel):
 
     @property
     def of_links(self) -> tuple[str, ...]:
-        """The links that it has shares of."""
+        """The links of the device for which a share is given."""
         return tuple(name for name in self.shares if name not in (*UNITS, "launch"))
 
     def price(self, row: Row) -> DeratedRoofline:

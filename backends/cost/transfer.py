@@ -1,20 +1,21 @@
-"""Transfer of calibrations: the source of a device's kernels, their changes there, and the added error.
+"""Transfer calibrations to other devices: find the source of a device's kernels, adapt them, and state the
+added error.
 
-Order of the file: the most similar measured GPUs (`transfer_sources`), the transfer of one kernel and its
-error (`transfer_to`, `device_error`), the search for a kernel of a family (`nearest_fit`, used by
-`calibrated`), and a device with symbolic rates (`symbolic_device`), for code that receives rates later, such
-as a page.
+Order of the file: the most similar measured GPUs (`transfer_sources`); the transfer of one kernel and its
+error (`transfer_to`, `device_error`); the search for a kernel of a family (`nearest_fit`, used by
+`calibrated`); and a device with symbolic rates (`symbolic_device`), for code that gets rates later, such as a
+page.
 
-Parameters that are ratios to a datasheet transfer unchanged, and times on a die are those of the most similar
-GPU. Three parameters change with the chip, as each kernel defines (`Kernel.transfer_parameters`):
+Parameters that are shares of a datasheet rate stay the same, and so do times of the most similar GPU's die.
+Three parameters change with the chip, as each kernel defines (`Kernel.transfer_parameters`):
 
-- The share of the matrix peak. If the matrix unit is slower, other work on a multiprocessor takes an equal
-  time, so the share increases: H20 has H100's multiprocessors with a fifth of the matrix rate, and loses
-  little of its peak. If the unit is faster, the share does not change.
-- The power limit. It allows an equal number of products per clock, which a slower unit may not need (H20: 400
-  W for 148 TFLOP/s, H100: 700 W for 989).
-- The bandwidth of a single decode block. It is limited by the bytes in flight, at any bandwidth of the
-  device.
+- The share of the matrix peak. If the matrix unit is slower, other work on a multiprocessor takes as long as
+  before, so the share increases. For example, H20 has H100's multiprocessors with a fifth of the matrix rate,
+  and reaches nearly its whole peak. If the matrix unit is faster, the share does not change.
+- The power limit. The limit allows the same number of products per clock; a slower unit may not reach it
+  (H20: 400 W for 148 TFLOP/s, H100: 700 W for 989).
+- The bandwidth of a single decode block. The number of bytes in flight limits it, whatever bandwidth the
+  device has.
 
 The ratio of software rates to datasheets differs by vendor: AMD's products reach 0.3 to 0.5 of the matrix
 peak, NVIDIA's 0.7 (docs/dev/kernels.md). Another vendor's kernels are scaled by this ratio.
@@ -46,23 +47,24 @@ from llmir.ir.sizes.polynomial import maximum, minimum
 
 # Nearest measured GPUs
 
-# Multiprocessors of a GPU at least (GeForce RTX 3050 laptop: 16). A TPU has one or two large cores.
+# A GPU has at least this number of multiprocessors (GeForce RTX 3050 laptop: 16). A TPU has one or two large
+# cores.
 MIN_MULTIPROCESSORS = 16
 
-# Matrix rates per multiprocessor within this ratio: one die, with any number of them enabled. Clocks of
-# one die's products differ by up to 13% (H100's PCIe card and module); the nearest two dies of one
-# instruction set by 22% (L4 and L40S).
+# Two GPUs have the same die if their matrix rates per multiprocessor differ by less than this ratio. Clocks
+# of products with the same die differ by up to 13% (H100's PCIe card and module). The nearest two dies with
+# the same instruction set differ by 22% (L4 and L40S).
 DIE = 1.15
 
 
 def nearness(device: Device, other: Device) -> tuple[float, ...]:
-    """The distance of a measured GPU from another, compared from left to right.
+    """The distance of a measured GPU from another GPU; its fields are compared from left to right.
 
-    A different vendor is farthest. Then kernels are compiled for an instruction set. Chips with stacked
-    memory (HBM) are made for data centers and those with GDDR for graphics, in any generation: for sm_120
-    with GDDR7, sm_89 with GDDR6 is nearer than sm_100 with HBM3e. Among chips of other vendors, those of its
-    time are nearest, identified by the smallest common float format. Rates do not count, so that a file with
-    a changed rate has the same kernels.
+    The distance is largest if the vendors differ. Next comes the instruction set for which kernels are
+    compiled. Chips with stacked memory (HBM) are made for data centers, and chips with GDDR for graphics. So
+    for sm_120 with GDDR7, sm_89 with GDDR6 is nearer than sm_100 with HBM3e. Among chips of other vendors,
+    those of the same time are nearest; the smallest float format that both have shows the time. Rates do not
+    affect the distance, so that a file with a changed rate uses the same kernels.
     """
     abroad = device.vendor != other.vendor
     return (
@@ -79,8 +81,9 @@ def nearness(device: Device, other: Device) -> tuple[float, ...]:
 def relation(device: Device, other: Device) -> str:
     """The relation of two GPUs, one of `hw.transfer.RELATIONS`.
 
-    GPUs with one instruction set share a die if the matrix units of their multiprocessors are equally fast:
-    H200 and H100, A30 and A100, but not H20, with units a fifth as fast as H100's.
+    GPUs with the same instruction set share a die if the matrix units of their multiprocessors are equally
+    fast. H200 and H100 share one, and A30 and A100. H20 does not, because its units are a fifth as fast as
+    H100's.
     """
     abroad, generations, technologies, *_ = nearness(device, other)
     if abroad or technologies or generations:
@@ -99,18 +102,18 @@ def transfer_sources(device: Device) -> tuple[Device, ...]:
 
 
 def devices_by_nearness(device: Device) -> Iterator[Device]:
-    """The device itself, then similar ones; their files are read on demand."""
+    """The device itself, and then similar devices; their files are read only when they are needed."""
     yield device
     yield from transfer_sources(device)
 
 
 @lru_cache(maxsize=256)
 def calibration_source(device: Device) -> Device | None:
-    """The device whose calibration is used: the device itself, or the most similar one with an engine; or
-    None.
+    """The device whose calibration is used: the device itself, or the most similar device that has an engine;
+    or None.
 
-    `library_sources` lists more similar GPUs on which only a library was measured; its kernels take
-    precedence.
+    `library_sources` lists more similar GPUs on which only a library was measured; the library's kernels are
+    used first.
     """
     whole = (d for d in devices_by_nearness(device) if d.calibration and not d.calibration.partial)
     return next(whole, None)
@@ -118,8 +121,8 @@ def calibration_source(device: Device) -> Device | None:
 
 @lru_cache(maxsize=256)
 def same_chip(device: Device) -> bool:
-    """Whether the kernels were measured on this chip, or on a GPU that differs only in memory: engine CPU
-    times are fitted on these.
+    """Whether the kernels were measured on this chip, or on a GPU that differs only in memory; engine CPU
+    times are fitted on such devices.
     """
     found = calibration_source(device)
     alike = device.isa, device.multiprocessors
@@ -128,24 +131,26 @@ def same_chip(device: Device) -> bool:
 
 @lru_cache(maxsize=256)
 def library_sources(device: Device) -> tuple[Device, ...]:
-    """The GPUs nearer than `kernels_of` on which a library was measured alone, the nearest first."""
+    """The GPUs that are nearer than `kernels_of` and on which only a library was measured; the nearest comes
+    first.
+    """
     measured = (d for d in devices_by_nearness(device) if d.calibration)
     return tuple(takewhile(lambda d: d.calibration and d.calibration.partial, measured))
 
 
 def _narrowest(device: Device) -> int:
-    """Bits of the narrowest floats that its matrix units multiply."""
+    """The number of bits of the smallest floats that the device's matrix units multiply."""
     return min(int(name[2:]) for name in ("bf16", *device.matrix_flops) if not name.startswith("int"))
 
 
 def _technology(device: Device) -> str:
-    """HBM, GDDR or DDR: the letters that a kind of memory begins with."""
+    """HBM, GDDR or DDR: the letters at the beginning of the kind of memory."""
     found = re.match("[A-Z]+", device.memory_kind.upper())
     return found[0] if found else ""
 
 
 def _generation(device: Device) -> int:
-    """The number in an instruction set's name, which AMD counts in hexadecimal (gfx90a)."""
+    """The number in the name of an instruction set; AMD writes it in hexadecimal (gfx90a)."""
     found = re.search("[0-9a-f]+$", device.isa.lower())
     return int(found[0], 16) if found else 0
 
@@ -154,14 +159,16 @@ def _generation(device: Device) -> int:
 
 
 class RateShares(NamedTuple):
-    """The shares of the datasheet rates that products reach; or the ratio of two devices' shares."""
+    """The shares of the datasheet rates that matrix products reach, or the ratio of these shares on two
+    devices.
+    """
 
     matrix: float
     memory: float
 
 
 ALIKE = RateShares(1.0, 1.0)
-# The products that compare vendors, with the bits of both operands.
+# The matrix products by which vendors are compared, with the bits of both operands.
 PRODUCTS = {"gemm_bf16": 16, "gemm_fp8": 8, "gemm_fp8_block": 8, "gemm_int8": 8}
 
 
@@ -170,7 +177,7 @@ def transfer_to(
 ) -> Kernel:
     """Transfer a kernel from `other` to `device`, for a dtype of its arithmetic.
 
-    `reached` is the ratio of the rates that products reach.
+    `reached` is the ratio of the rates that matrix products reach.
     """
     travel = KernelTransfer(device, other, dtype, reached.matrix, reached.memory)
     kind, values = type(kernel), kernel.transfer_parameters(travel)
@@ -190,7 +197,9 @@ def compute_dtype(family: str) -> str:
 
 
 def reached_rates(kernel: GemmKernel, device: Device, family: str) -> RateShares:
-    """Shares of the device's rates that a large product reaches at home, and one of a single row."""
+    """Shares of the rates of the measured device that a large product reaches, and a product of a single
+    row.
+    """
     dtype, bits = compute_dtype(family), PRODUCTS[family]
     large = GemmShape(m=8192, n=8192, k=8192, x_bits=bits, w_bits=bits, dtype=dtype)
     single = replace(large, m=1, n=16384, k=16384)
@@ -214,10 +223,11 @@ def device_error(device: Device, other: Device, family: str) -> float:
 
 
 def rate_error(device: Device, other: Device, family: str) -> float:
-    """The part of this error that whole runs do not cover, if both have one chip: for rates set in its file.
+    """The part of this error that whole runs do not cover, if both devices have the same chip: the part for
+    rates that a device file changes.
 
-    Whole runs were measured on unchanged devices, and on devices that differ in memory; a file may set rates
-    of another die.
+    Whole runs were measured on unchanged devices, and on devices that differ only in memory; a device file
+    may set the rates of another die.
     """
     if device == other:
         return device_error(device, other, family)
@@ -227,9 +237,10 @@ def rate_error(device: Device, other: Device, family: str) -> float:
 
 
 def measured_device(device: Device, family: str) -> Device | None:
-    """The bundled device on which a kernel was measured, if a file that extends it sets other rates.
+    """The bundled device on which a kernel was measured, if the device's file extends it and sets other
+    rates.
 
-    For collectives the rates of links count, for all other kernels those of the chip and its memory.
+    For collectives, the rates of links count; for all other kernels, the rates of the chip and its memory.
     """
     if device.own_calibration or not device.measured_as:
         return None
@@ -242,7 +253,7 @@ def measured_device(device: Device, family: str) -> Device | None:
 
 
 def engine_error(family: str) -> float:
-    """The additional error of another engine's kernel."""
+    """The error that is added for a kernel of another engine."""
     return _error_of(transfer.ENGINE, family)
 
 
@@ -277,10 +288,12 @@ class KernelFit:
 
 @lru_cache(maxsize=1024)
 def basis(device: Device, family: str, engine: str | None = None) -> KernelFit | None:
-    """The kernel of a family on a device, from its own calibration or the most similar device's; or None.
+    """The kernel of a family on a device, from its own calibration or from the most similar device; None if
+    there is none.
 
-    `engine` None is the device's default; `sglang-triton` is sglang with its kernel triton. Kernels that an
-    engine lacks are transferred from the others, in the order of the file, and from outdated ones last.
+    If `engine` is None, the device's default engine is used; `sglang-triton` means sglang with its kernel
+    triton. If an engine lacks a kernel, it comes from another engine: in the order of the file, with outdated
+    engines last.
     """
     fits = (_fit_of(d, family, engine, last) for last in ((), DATED) for d in devices_by_nearness(device))
     found = next(filter(None, fits), None)
@@ -288,7 +301,7 @@ def basis(device: Device, family: str, engine: str | None = None) -> KernelFit |
 
 
 def transfer_kernel(fit: KernelFit, device: Device) -> KernelFit:
-    """The kernel on a device, transferred if it was fitted on another."""
+    """The kernel on a device; it is transferred if it was fitted on another device."""
     if fit.device == device:
         return fit
     reach = _reach(device, fit.device)
@@ -321,9 +334,10 @@ def kernel_sources(device: Device) -> tuple[str, ...]:
 
 
 def nearest_fit(device: Device, families: Sequence[str], engine: str | None = None) -> KernelFit | None:
-    """The fit of the first available family; the last family substitutes for the others.
+    """The fit of the first family that is available; the last family is a substitute for the others.
 
-    The engine's own kernel for a later family precedes another engine's kernel for the first.
+    A kernel of the engine itself for a later family is preferred to another engine's kernel for the first
+    family.
     """
     found = [b for family in families if (b := basis(device, family, engine))]
     own = (b for b in found if b.family != families[-1] and b.engine in (engine, kernel_engine(engine or "")))
@@ -333,7 +347,9 @@ def nearest_fit(device: Device, families: Sequence[str], engine: str | None = No
 def _fit_of(
     device: Device, family: str, engine: str | None, dated: Sequence[str] = DATED
 ) -> KernelFit | None:
-    """The engine's kernel, else another engine's on the device; of outdated ones only those in `dated`."""
+    """The engine's kernel, or else another engine's kernel on the device; an outdated engine is used only if
+    it is in `dated`.
+    """
     if device.calibration is None:
         return None
     engines, family = device.calibration.engines, device_family(family, device)
@@ -348,11 +364,12 @@ def _fit_of(
 
 @lru_cache(maxsize=256)
 def _reach(device: Device, other: Device) -> RateShares:
-    """The ratio of reached datasheet shares of the device (or the most similar one of its vendor) to `other`.
+    """The share of datasheet rates that products reach on the device (or on the most similar one of its
+    vendor), relative to the share on `other`.
 
-    The measured peaks of both, because a file that extends another may set other rates.
+    The measured peaks of both devices are used, because a file that extends another may set other rates.
     """
-    from statistics import geometric_mean  # slow to import
+    from statistics import geometric_mean  # imported here, because the import is slow
 
     home = next((d for d in devices_by_nearness(device) if d.vendor == device.vendor and d.calibration), None)
     if device.vendor == other.vendor or home is None:
@@ -373,13 +390,15 @@ def _reach(device: Device, other: Device) -> RateShares:
 
 
 def device_family(family: str, device: Device) -> str:
-    """The family on this device: CPUs have separate kernels, and so has CDNA (from gfx9)."""
+    """The name of the family on this device; CPUs have separate kernels, and so have GPUs with CDNA (from
+    gfx9 on).
+    """
     kind = "cpu" if device.cores else "cdna" if device.isa.startswith("gfx9") else ""
     return f"{kind}_{family}" if f"{kind}_{family}" in KERNELS.own() else family
 
 
 def kernel_engine(engine: str) -> str:
-    """The engine that one of several kernels belongs to.
+    """The engine to which one of several kernels belongs.
 
     >>> kernel_engine("sglang-triton"), kernel_engine("sglang")
     ('sglang', 'sglang')
@@ -388,7 +407,7 @@ def kernel_engine(engine: str) -> str:
 
 
 def engine_cpu(device: Device, engine: str | None = None) -> tuple[EngineCpu, float] | None:
-    """The fitted engine CPU time in the device's own file, and its error."""
+    """The engine CPU time that the device's own file states, and its error."""
     calibration = device.calibration
     if calibration is None or (engine and engine not in calibration.engines):
         return None
@@ -430,12 +449,12 @@ def rates(device: Device) -> Iterator[DatasheetRate]:
 
 
 def peak_key(device: Device, unit: str) -> str:
-    """The key of the peak of the unit that computes matrix products."""
+    """The key of the peak rate of the unit that computes matrix products."""
     return f"{'matrix' if unit in device.matrix_flops else 'vector'}_tflops.{unit}"
 
 
 def with_rates(device: Device, known: Mapping[str, Any]) -> Device:
-    """The device with these rates, in SI units by key."""
+    """The device with these rates; rates are given in SI units by key."""
     matrix, vector = (
         {name: known.get(f"{group}_tflops.{name}", peak) for name, peak in peaks.items()}
         for group, peaks in (("matrix", device.matrix_flops), ("vector", device.vector_flops))
@@ -461,10 +480,12 @@ def symbolic_device(device: Device) -> Device:
 
 
 class CalibrationSource(NamedTuple):
-    """The device of the calibration, itself (`own`) or a similar one; of one die if peaks are nearly equal.
+    """The device of the calibration: the device itself (`own`) or a similar one; devices with nearly equal
+    peaks have the same die.
 
-    `usual` is the value of `key`, and `alike` the value for equal multiprocessors of the other device.
-    `others` are two copies of the device with lower rates: as if of the calibrated die, and of another die.
+    `usual` is the value of `key`; `alike` is the value if the multiprocessors of the other device are equal.
+    `others` are two copies of the device with lower rates: one counts as the calibrated die, the other as
+    another die.
     """
 
     key: str

@@ -33,7 +33,7 @@ _NONE = "–"
 
 
 def name(limit: CapacityLimit) -> str:
-    """The name of a limit in tables."""
+    """The name of a limit, as tables show it."""
     return NAMES.get(limit.name, limit.name)
 
 
@@ -52,7 +52,7 @@ def many(answer: CapacityAnswer) -> str:
 
 
 def left(limit: CapacityLimit) -> str:
-    """The use of a limit, and the rest or the excess."""
+    """How much of a limit is used, and how much is left or exceeded."""
     allowed = limit.allowed or 0.0
     rest = allowed - limit.used
     if rest < 0:
@@ -64,7 +64,7 @@ def left(limit: CapacityLimit) -> str:
 
 
 def bound(answer: CapacityAnswer) -> str:
-    """The limit that decides, and the need of one more."""
+    """The limit that decides, and how much one more would need."""
     limit = answer.binding
     if limit is None:
         return "nothing"
@@ -76,13 +76,13 @@ def _more(answer: CapacityAnswer) -> str:
 
 
 def phase(answer: CapacityAnswer, of: str) -> str:
-    """The largest value of one phase alone, and the limit that decides it."""
+    """The largest value that one phase alone allows, and the limit that decides it."""
     limit = answer.of(of)
     return f"{of} at most {limit.most:,} ({name(limit)})" if limit else f"{of} without a limit"
 
 
 def capacity_lines(largest: LargestLoad, answer: CapacityAnswer) -> Iterator[tuple[str, str]]:
-    """An answer in words."""
+    """The result in words."""
     each = f" of each of {largest.job.batch:,}" if answer.what == "context" and largest.job.batch > 1 else ""
     yield answer.what, many(answer) + each
     yield "  limit", bound(answer)
@@ -99,7 +99,7 @@ def capacity_lines(largest: LargestLoad, answer: CapacityAnswer) -> Iterator[tup
 
 
 def _steps(answer: CapacityAnswer, limit: CapacityLimit) -> str:
-    """The tokens of all prompts beside those of a step."""
+    """The tokens that all prompts need in addition to those of a step."""
     if limit.allowed is None or limit.used <= limit.allowed:
         return "all prompts fit in one step"
     one, more = (words.partition(" ")[0] for words in WHAT[answer.what])
@@ -179,7 +179,7 @@ def misses(largest: LargestLoad) -> list[str]:
 
 
 def transfer_lines(found: CacheTransfer) -> list[tuple[str, str]]:
-    """The payload, the link, and the time."""
+    """The size of the caches, the link, and the time."""
     many = f"{found.batch:,} sequence{'s' if found.batch > 1 else ''} of {found.prompt:,} tokens"
     each = f"{units.bytes(found.rank_bytes)} on each of {found.ranks}, which send at once"
     reached = found.rank_bytes / found.time_s if found.time_s else 0.0
@@ -195,50 +195,52 @@ def transfer_lines(found: CacheTransfer) -> list[tuple[str, str]]:
 
 @sectioned(of=CacheTransfer)
 def transfer(found: CacheTransfer) -> list[Section]:
-    """A label and its words a line."""
+    """Lines that each consist of a label and its text."""
     return [Section(("", ""), transfer_lines(found))]
 
 
 # Memory of a device
 
-# The basis of the share in the engine's rule, and the place of activations.
+# The memory to which the share of the engine's rule refers, and where activations are.
 WHOLE = {
     None: "physical memory",
     "physical": "physical memory",
     "static": "physical memory less overhead",
-    "free": "what all else leaves, and that",
+    "free": "the memory that all other terms leave, plus those terms",
 }
-RANKS = "contexts, buffers of collectives"
+RANKS = "CUDA context, collective buffers"
 
 
 @table.table_of(of=MemoryBreakdown)
 def shown(of: MemoryBreakdown) -> RenderableType:
-    """One line per term, in GB as in other reports and in GiB as in the logs of engines."""
+    """The tokens that fit, and then one line per term: GB as in other reports, GiB as in engine logs."""
     from rich.padding import Padding
     from rich.text import Text
 
     by = f" with {of.engine}" if of.engine else ""
-    title = Text(wording.plain(f"memory of one rank: {of.model} on {of.device}{by}"), style="bold")
+    title = Text(wording.plain(f"Memory of one GPU: {of.model} on {of.device}{by}"), style="bold")
     rows = table.columns(["", "GB", "GiB", ""], ["GB", "GiB"], [""])
     for row in memory_lines(of):
         table.add(rows, row, styles=["bold"])
-    return table.stack(title, "", Padding(rows, (0, 0, 0, 2), expand=False))
+    tokens = "any number of tokens" if of.kv_tokens is None else f"{of.kv_tokens:,} tokens"
+    answer = f"The KV cache holds {tokens}: {requests(of)}."
+    return table.stack(title, Text(answer), "", Padding(rows, (0, 0, 0, 2), expand=False))
 
 
 def memory_lines(of: MemoryBreakdown) -> list[tuple[str, ...]]:
-    """Each term: its name, GB, GiB, and its origin. Usable memory is the sum of the terms below it."""
+    """The terms: name, GB, GiB, and origin of each. Usable memory is the sum of the terms below it."""
     reserve = f", less {units.bytes(of.reserve_bytes)}" if of.reserve_bytes else ""
-    nominal = "nominal; the driver's value is not known"
+    nominal = "nominal; the physical size is not known"
     if of.physical_bytes != of.nominal_bytes:
-        nominal = f"physical; the datasheet says {_gib(of.nominal_bytes)} GiB"
+        nominal = f"the datasheet says {_gib(of.nominal_bytes)} GiB"
     aside = " (outside the usable memory)" if of.rule == "static" else ""
     graphs = f", {_gib(of.graph_bytes)} GiB for CUDA graphs" if of.graph_bytes else ""
     tokens = "any number of tokens" if of.kv_tokens is None else f"{of.kv_tokens:,} tokens"
     limits = ""
     if of.max_num_seqs is not None:
-        limits = f"; a step takes {of.max_batched_tokens:,} tokens, of {of.max_num_seqs:,} sequences at most"
+        limits = f"; a step has at most {of.max_batched_tokens:,} tokens and {of.max_num_seqs:,} sequences"
     return [
-        ("memory", *_both(of.physical_bytes), nominal),
+        ("physical", *_both(of.physical_bytes), nominal),
         ("usable", *_both(of.usable_bytes), f"{100 * of.share:.4g}% of {WHOLE[of.rule]}{reserve}"),
         ("weights", *_both(of.weight_bytes), ""),
         ("activations", *_both(of.activation_bytes), of.fullest + aside),
@@ -251,10 +253,10 @@ def memory_lines(of: MemoryBreakdown) -> list[tuple[str, ...]]:
 
 
 def _concurrency(of: MemoryBreakdown) -> str:
-    """The value in vLLM's log."""
+    """The maximum concurrency in vLLM's log."""
     assert of.max_concurrency is not None, "an engine logs it"
     fewer = of.max_concurrency < 0.99 * of.max_requests
-    counted = ", which counts windows with all tokens in flight" if fewer else ""
+    counted = ", which also counts the tokens of a step in each window" if fewer else ""
     return f"maximum concurrency {of.max_concurrency:,.2f}x in the log of {of.engine}{counted}"
 
 
@@ -268,11 +270,15 @@ def _rest(of: MemoryBreakdown) -> str:
     """The memory for caches, or the missing memory."""
     held = of.weight_bytes + (of.activation_bytes + of.overhead_bytes if of.rule != "static" else 0)
     missing = held - of.usable_bytes
-    return "the rest" if missing < 0 else f"nothing is left, {_gib(missing)} GiB are missing"
+    return (
+        "the rest of the usable memory"
+        if missing < 0
+        else f"nothing is left, {_gib(missing)} GiB are missing"
+    )
 
 
 def _unlike(of: MemoryBreakdown) -> str:
-    """The reason why fewer requests fit than cache tokens divided by their length."""
+    """The reason why fewer requests fit than the cache tokens divided by their length."""
     if not of.engine:
         return ", prefilled in one step"
     return "" if of.keeps_all else ", by what windows and states keep"

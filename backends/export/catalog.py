@@ -40,7 +40,7 @@ def devices() -> Rows:
 
 
 def device(device: Device) -> Rows:
-    """One in full, a row for each number."""
+    """One device in full, with a row for each number."""
     rows = _numbers(device)
     return Rows(rows, _device(device, rows))
 
@@ -78,7 +78,7 @@ def _bundled(rows: list[dict[str, Any]]) -> RenderableType:
 
 
 def _kernels(rows: list[dict[str, Any]]) -> RenderableType:
-    """The measured devices, and the devices to which the calibration of each is transferred."""
+    """The measured devices, and the devices that use the calibration of each."""
     shown = table.columns(("kernels of", "are taken for"))
     for source in sorted({row["kernels_of"] for row in rows}, key=lambda name: name or "~"):
         users = [row["name"] for row in rows if row["kernels_of"] == source]
@@ -88,7 +88,9 @@ def _kernels(rows: list[dict[str, Any]]) -> RenderableType:
 
 
 def _libraries(rows: list[dict[str, Any]]) -> str:
-    """The devices that prefer the kernels of a library, and the device of its measurements."""
+    """The devices for which the kernels of a library are preferred, and the device on which it was
+    measured.
+    """
     lent = [row for row in rows if row["library_kernels_of"]]
     users = ", ".join(row["name"] for row in lent)
     measured = sorted({name for row in lent for name in row["library_kernels_of"].split(", ")})
@@ -124,7 +126,7 @@ def _devices(rows: list[dict[str, Any]]) -> RenderableType:
 
 _JUDGED = "; mean error on shapes held out of the fit"
 
-# The last part of the path of a number -> a readable name, and its SI unit; peaks have the dtype there.
+# Maps the last part of a number's path to a readable name and an SI unit; for peaks, this part is the dtype.
 _NAMED = {
     "memory_bytes": ("memory", "B"),
     "physical_bytes": ("physical memory", "B"),
@@ -164,7 +166,7 @@ def _calibrated(device: Device) -> Iterator[dict[str, Any]]:
 
 
 def _called(path: str) -> str:
-    """`matrix_flops.bf16` as `matrix bf16`, `links.nvlink.Bps` as `nvlink bandwidth`."""
+    """Converts `matrix_flops.bf16` to `matrix bf16`, and `links.nvlink.Bps` to `nvlink bandwidth`."""
     *above, last = path.removeprefix("links.").removeprefix("calibration.").replace("_flops", "").split(".")
     return " ".join([*above, _NAMED.get(last, (last,))[0]])
 
@@ -226,8 +228,8 @@ def _whose(device: Device) -> str:
 
 
 def passes(default: str, engines: Mapping[str, str]) -> Rows:
-    """A row for each pass, with its options; and the `default` pipelines of engines, and without an
-    engine.
+    """A row for each pass with its options; then the `default` pipelines of each engine, and the pipeline
+    without an engine.
     """
     found = [{"name": name, **describe(kind)} for name, kind in PASSES.items()]
     shown = table.columns(("pass", "what it does"), prose=("what it does",))
@@ -257,13 +259,13 @@ def ops(name: str | None = None) -> Rows:
 
 
 def _option(option: Mapping[str, Any]) -> str:
-    """An option such as `tp: int = 1`, or `tp: int` if it is required."""
+    """An option as text: `tp: int = 1`, or `tp: int` if it is required."""
     default = "" if option["required"] else f" = {option['default']!r}"
     return f"{option['name']}: {option['type']}{default}"
 
 
 def _attribute(attribute: Mapping[str, Any]) -> str:
-    """An attribute such as `eps: float = 1e-06`, or `einsum: str` if it is required."""
+    """An attribute as text: `eps: float = 1e-06`, or `einsum: str` if it is required."""
     return _option({"required": "default" not in attribute, **attribute})
 
 
@@ -288,7 +290,7 @@ HEADINGS = ("block", "weight", "dtype", "layers", "× params", "× bytes", "para
 
 
 def weight_table(program: Program) -> Table:
-    """A row per kind of weight, per layer and in total, with the sum in the last row."""
+    """A row for each kind of weight, per layer and in total; the last row is the sum."""
     rows = weights(program)
     whole = sum(w.bytes for w in rows)
     shown = columns(HEADINGS, HEADINGS[3:], gap=1)
@@ -315,7 +317,7 @@ def models(rows: Sequence[Mapping[str, Any]]) -> Rows:
 
 
 def model(program: Program, row: Mapping[str, Any]) -> Rows:
-    """A row for each kind of weight; the JSON is the row of the model with these weights."""
+    """A row for each kind of weight; the JSON form is the row of the model, with these weights."""
     parts = [vars(w) for w in weights(program)]
     sizes = {"weight_bytes": sum(w.bytes for w in weights(program)), "weights": parts}
     whole = {**row, **sizes, "notes": list(program.notes)}

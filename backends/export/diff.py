@@ -1,7 +1,7 @@
 """A diff of two programs or devices as tables on a terminal, HTML, Markdown and CSV.
 
-`workload` and `step` make the tables for a terminal, `workload_html` and `step_html` those for notebooks,
-`to_markdown` and `to_csv` the files.
+`workload` and `step` build the tables for a terminal, `workload_html` and `step_html` the tables for
+notebooks, and `to_markdown` and `to_csv` the files.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ LEGEND = (
     "change, FLOPs, read and written: after minus before, so that - is a saving.",
     "–: absent on this side; =: unchanged",
 )
-_SWAPPED = str.maketrans("_-", "-_")  # `wrap` breaks lines at -
-_WIDTH = 20  # width of the names; the other columns are at most 60 wide
+_SWAPPED = str.maketrans("_-", "-_")  # `wrap` breaks lines at -, and names have _
+_WIDTH = 20  # width of the column of names; the other columns take at most 60 characters
 
 
 def signed(pair: FigurePair, unit: Any) -> str:
@@ -68,17 +68,17 @@ def share(pair: FigurePair) -> str:
 
 
 def names(parts: tuple[OpTotal, ...]) -> str:
-    """The ops without the ops of their bodies."""
+    """The ops, without the ops inside their bodies."""
     return ", ".join(p.name.rpartition(".")[2] for p in parts)
 
 
 def repeat_counts(parts: tuple[OpTotal, ...]) -> str:
-    """How often ops run; mostly one number."""
+    """How often the ops run; usually one number."""
     return "/".join(f"×{n}" for n in sorted({p.repeat for p in parts}))
 
 
 def body(bodies: tuple[str, ...], change: Change) -> tuple[str, str]:
-    """The bodies that repeat the ops of a change, and how often."""
+    """The bodies that repeat the ops of a change, and the number of repetitions."""
     shown = dict.fromkeys(repeat_counts(side) for side in (change.before, change.after) if side)
     first, *more = bodies
     inside = f"{first} and {len(more)} more" if len(more) > 1 else ", ".join(bodies)
@@ -87,7 +87,7 @@ def body(bodies: tuple[str, ...], change: Change) -> tuple[str, str]:
 
 
 def ordered(step: StepDiff) -> list[tuple[tuple[str, str], list[Change]]]:
-    """The changes by bodies, the largest change of time first."""
+    """The changes, grouped by bodies; the largest change of time comes first."""
     found: dict[tuple[str, str], list[Change]] = {}
     for bodies, change in sorted(fold_changes(step.changes), key=lambda f: -abs(f[1].figure("time_s").delta)):
         found.setdefault(body(bodies, change), []).append(change)
@@ -111,7 +111,7 @@ def _deltas(figure: Any) -> Iterator[str]:
 
 
 def same(step: StepDiff) -> tuple[str, ...]:
-    """The line for unchanged ops."""
+    """The line that counts the unchanged ops."""
     time = units.time(sum(float(p.time_s) for p in step.same))
     ops = f"{len(step.same)} {'op' if len(step.same) == 1 else 'ops'} as before"
     return (ops, time, time, *("=",) * 4)
@@ -130,7 +130,7 @@ def _figure(label: str, pair: FigurePair, unit: Any) -> tuple[str, ...]:
 
 
 def answer_rows(diff: WorkloadDiff) -> list[tuple[str, ...]]:
-    """The latencies and rates of two workloads: before, after, change."""
+    """The latencies and rates of two workloads: before, after, and the change."""
     rate = diff.total("output_tokens_per_s")
     shown = {"output_tokens_per_s": units.digits, "in_flight": lambda n: f"{n:,}"}
     served = [_figure(row.label, row.pair, shown.get(row.name, units.time)) for row in diff.served]
@@ -158,7 +158,7 @@ def head_lines(diff: WorkloadDiff) -> list[tuple[str, str]]:
 
 
 def _load(w: Workload) -> str:
-    """The requests of a side, and the token budget of its steps if there is one."""
+    """The requests of one side, and the token budget of its steps, if there is one."""
     sizes = [f"{name} {n:,}" for name, n in w.asked.items() if n and name != "chunk"]
     return ", ".join((*sizes, *filter(None, [wording.chunk_budget(w)])))
 
@@ -234,7 +234,7 @@ def _table(step: StepDiff) -> Table:
 
 
 def _rows(shown: Table, change: Change, indent: str) -> None:
-    """A change, with the replaced ops below it if other ops do its work."""
+    """A change; if other ops do the work, the replaced ops are below it."""
     time = change.figure("time_s").delta or 0
     style = "green" if time < 0 else "red" if time > 0 else ""
     first, *further = _wrapped(names(change.after or change.before), _WIDTH)
@@ -247,7 +247,7 @@ def _rows(shown: Table, change: Change, indent: str) -> None:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """Wrap names into lines; a long name continues after one of its `_`."""
+    """Break names into lines; a long name is broken after one of its `_`."""
     return [line.translate(_SWAPPED) for line in wrap(text.translate(_SWAPPED), width)]
 
 
@@ -311,7 +311,7 @@ def to_markdown(diff: WorkloadDiff) -> str:
 
 @exporter("csv", ".csv", of=WorkloadDiff)
 def to_csv(diff: WorkloadDiff) -> str:
-    """One line for each change of each phase, and a total for each phase."""
+    """One line for each change in each phase, and a total for each phase."""
     return json.to_csv(to_rows(diff))
 
 

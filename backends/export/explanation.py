@@ -1,7 +1,7 @@
 """Explanation, conservation and sensitivity reports as text for a terminal.
 
-`render_explanation` prints an op in the order of its derivation, `render_conservation` the sums over ranks
-and the replicated terms, and `render_sensitivity` one line per resource with its savings.
+`render_explanation` prints the time of an op and its derivation. `render_conservation` prints the sums over
+ranks and the replicated terms, and `render_sensitivity` one line per resource with its savings.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 # Explanation of an op
 
-_LONG = re.compile(r"\d+\.\d{3,}(e[+-]?\d+)?|\d+e[+-]?\d+|\d{6,}\.\d+")  # constants to four digits
+# numbers that are shortened to four digits
+_LONG = re.compile(r"\d+\.\d{3,}(e[+-]?\d+)?|\d+e[+-]?\d+|\d{6,}\.\d+")
 
 
 @table.table_of(of=Explanation)
 def render_explanation(e: Explanation) -> RenderableType:
-    """The whole explanation, in the order of derivation."""
-    phase = e.phase
+    """The time and its share of the step, and then the derivation."""
 
     def title(text: str) -> RenderableType:
         return table.stack("", _text(text, "bold"))
@@ -38,14 +38,16 @@ def render_explanation(e: Explanation) -> RenderableType:
         return _overhead(e)
     where = ", ".join(f"{name} = {value:,}" for name, value in e.binding.items())
     parts: list[RenderableType] = [
-        _text(f"{e.name} of {e.model} on {e.device}, {phase}", "bold"),
+        _text(f"{e.name} of {e.model} on {e.device}, {e.phase}", "bold"),
+        *_total(e),
+        "",
         _text(", ".join(part for part in (e.kind, e.block, e.layers) if part)),
         title("IR"),
         *(_indented(_text(part), 4 if i else 2) for i, part in enumerate(_broken(e.ir))),
         title("Equation"),
         _text(f"  {e.equation}"),
         _indented(table.pairs([(a.name, a.role, *_sized(a.expression, a.size)) for a in e.axes])),
-        title(f"One execution, with {where}  (B sequences, T new tokens each, C cached)"),
+        title(f"One call, with {where}  (B sequences, T new tokens each, C cached)"),
         _indented(_amount_table(e)),
     ]
     counted = [a.expression for a in (*e.reads, *e.writes, *e.sends, *e.results)]
@@ -54,25 +56,28 @@ def render_explanation(e: Explanation) -> RenderableType:
     largest = "Time is the largest of" if e.cost_model == "ideal" else "The roofline is the largest of"
     parts += [title(largest), _indented(_limits(e))]
     if e.kernel:
-        kernel = f"that of a measured kernel, {e.kernel.family} of {e.kernel.engine}"
+        kernel = f"the model of the kernel {e.kernel.family} of {e.kernel.engine}"
         bound = e.basis.kind == "roofline"
-        parts += [title(f"Time is no less than {kernel}, in one node" if bound else f"Time is {kernel}")]
+        parts += [title(f"A lower bound is {kernel}, in one node" if bound else f"The time is from {kernel}")]
         parts += [_indented(_kernel(e, e.kernel))]
     if e.routes:
-        parts += [title("Ways to send it, from small to large payloads"), _indented(_routes(e))]
-    return table.stack(*parts, *_total(e, phase))
+        parts += [
+            title("Ways to send it; the first suits small payloads, the last large ones"),
+            _indented(_routes(e)),
+        ]
+    return table.stack(*parts)
 
 
 def _overhead(e: Explanation) -> RenderableType:
-    """The terms of a row that is not an op."""
+    """The terms of a row that is not an op, such as engine overhead."""
     rows = [(t.what, t.says, f"= {units.time(t.time_s)}") for t in e.terms]
     name, last, first = e.name.rpartition(".")[2], e.terms[-1].what, e.terms[0].what
     rows.append((name, f"{last} less {first}", f"= {units.time(e.time_s)}"))
     return table.stack(
         _text(f"{e.name} of {e.model} on {e.device}, {e.phase}", "bold"),
+        *_total(e),
         "",
         _indented(table.pairs(rows)),
-        *_total(e, e.phase),
     )
 
 
@@ -96,7 +101,7 @@ def _broken(ir: str) -> list[str]:
 
 
 def _sized(expression: str, value: float) -> tuple[str, ...]:
-    """`B*T` and `= 2,048`; a constant is shown once."""
+    """An expression and its value, such as `B*T` and `= 2,048`; a constant is shown only once."""
     number = f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
     return (expression, f"= {number}") if not expression.isdigit() else (number, "")
 
@@ -137,13 +142,16 @@ def _kernel(e: Explanation, kernel: KernelExplanation) -> RenderableType:
     )
     scope = f"fitted to {kernel.rows:,} calls on {kernel.device} ({kernel.origin})"
     off = f"{100 * kernel.error:.1f}% mean error on held-out shapes"
-    more = f" and {100 * kernel.strange:.0f}% more on such as this" * bool(kernel.strange)
-    lines = [f"of {given}", scope, f"{off}{more}; {e.basis}"]
+    more = f", and {100 * kernel.strange:.0f}% more for a shape like this one" * bool(kernel.strange)
+    lines = [scope, f"{off}{more}; {e.basis}", f"arguments: {given}"]
     rows = [(p.name, f"{p.value:g} {p.unit}".strip(), p.meaning) for p in kernel.parameters]
     sums = [(x.name, f"= {_LONG.sub(_short, x.formula)}", f"= {x.value:.4g}") for x in kernel.lines]
     shown = [*map(_text, lines), table.pairs(rows)]
     if sums:
-        shown += [_text("which computes there, in seconds and bytes:"), table.pairs(sums, prose=(1,))]
+        shown += [
+            _text("its formula with these values, in seconds and bytes; the last line is the time:"),
+            table.pairs(sums, prose=(1,)),
+        ]
     if e.time_s < kernel.alone_s:
         alone = f"The kernel alone takes {units.time(kernel.alone_s)}."
         hides = f"{100 * kernel.hidden:.3g}% of its {units.time(kernel.launch_s)} launch"
@@ -167,12 +175,12 @@ def _routes(e: Explanation) -> RenderableType:
     )
 
 
-def _total(e: Explanation, phase: str) -> list[str]:
+def _total(e: Explanation) -> list[str]:
     once = units.time(e.time_s)
     total = f"{once} × {e.repeat} = {units.time(e.total_time_s)}" if e.repeat > 1 else once
     stages = f" on {e.stages} stages" if e.stages > 1 else ""
-    step = f"{units.time(e.step_time_s)} of {'the step' if phase == 'step' else phase}{stages}"
-    return ["", f"Total {total}, {units.percent(e.share)} of the {step}"]
+    step = f"{units.time(e.step_time_s)} of {'the step' if e.phase == 'step' else e.phase}{stages}"
+    return [f"Total {total}, {units.percent(e.share)} of the {step}"]
 
 
 # Conservation
@@ -215,7 +223,7 @@ def _total_cells(what: str, total: ConservationTotal) -> list[str]:
 
 # Sensitivity
 
-OPS = 3  # with the largest savings
+OPS = 3  # number of ops that are named for a resource, those with the largest savings
 
 
 @table.table_of(of=Sensitivity)
@@ -238,6 +246,6 @@ def render_sensitivity(of: Sensitivity) -> RenderableType:
 
 
 def _where(gain: Gain) -> str:
-    """The ops that save most."""
+    """The ops that save the most time."""
     found = dict.fromkeys(op.op.rpartition(".")[2] for op in gain.ops if op.saved_s > 0)
     return ", ".join(list(found)[:OPS])

@@ -1,7 +1,7 @@
 """Write files atomically: a reader sees the whole file or none of it, even after a crash.
 
-A file is written in a temporary folder next to its target, flushed to the disk, and renamed. The folder is
-locked while its process runs, so that the next writer can remove the folder of a killed process.
+A file is written in a temporary folder next to its target, flushed to the disk, and renamed. The process
+locks the folder while it runs, so that the next writer can remove the folders of killed processes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from llmir.base.names import plain
 
 try:
     import fcntl
-except ModuleNotFoundError:  # Windows has no advisory locks: writers do not wait, and leftovers stay
+# Windows has no advisory locks: writers do not wait, and folders of killed processes stay
+except ModuleNotFoundError:
     fcntl = None  # type: ignore[assignment]  # a name of a module
 
 _STAGING = ".llmir-staging-"
@@ -29,23 +30,23 @@ _LOG = logging.getLogger("llmir")
 
 
 def check_writable(path: str | os.PathLike[str]) -> Path:
-    """The file that a write to `path` replaces.
+    """The file that a write to `path` replaces; the target if `path` is a link.
 
-    OutputError if it cannot be written, InputError if it is not a path.
+    OutputError if the file cannot be written, InputError if it is not a path.
     """
     path = arguments.path("path", path)
     shown = plain(os.fspath(path), limit=1000)
     try:
         target = Path(os.path.realpath(path))
         if target.is_dir():
-            raise OutputError(f"{shown}: is a folder, a file is needed")
+            raise OutputError(f"{shown}: is a folder; expected a file")
         if not target.parent.is_dir():
             raise OutputError(f"{shown}: there is no folder {plain(str(target.parent), limit=1000)}")
         needed = [(target, os.W_OK)] if target.exists() else []
-        if not _is_device(target):  # devices are written in place
+        if not _is_device(target):  # devices are written directly, without a temporary file
             needed.append((target.parent, os.W_OK | os.X_OK))
         writable = all(os.access(p, how) for p, how in needed)
-    except (OSError, ValueError) as error:  # a name too long, or with a NUL
+    except (OSError, ValueError) as error:  # the name is too long, or contains a NUL character
         raise OutputError(f"{shown}: not a file name ({getattr(error, 'strerror', None) or error})") from None
     if not writable:
         raise OutputError(f"{shown}: no permission to write")
@@ -70,21 +71,25 @@ def write(path: str | os.PathLike[str], content: str | bytes) -> None:
 
 
 def check_folder(folder: str | os.PathLike[str], names: Iterable[str], inputs: Iterable[str]) -> None:
-    """`OutputError` if files of these names cannot be written there, or if one of them is an input.
+    """`OutputError` if files with these names cannot be written into the folder, or if one of them is an
+    input.
 
-    The folder need not exist, its parent must.
+    The folder may be missing, but its parent has to exist.
     """
     target, shown = Path(arguments.path("emit_to", folder)), plain(os.fspath(folder), limit=1000)
     if not target.exists():
         check_writable(target)
     elif not target.is_dir():
-        raise OutputError(f"{shown}: is a file, a folder is needed")
+        raise OutputError(f"{shown}: is a file; expected a folder")
     read = {os.path.realpath(each) for each in inputs}
     for name in names:
         if target.exists():
             check_writable(target / name)
         if os.path.realpath(target / name) in read:
-            raise OutputError(f"{plain(str(target / name), limit=1000)}: is an input, it is not overwritten")
+            raise OutputError(
+                f"{plain(str(target / name), limit=1000)}: is an input of this command, and is not "
+                "overwritten"
+            )
 
 
 def write_folder(folder: str | os.PathLike[str], files: Mapping[str, str]) -> None:
@@ -104,7 +109,7 @@ def write_folder(folder: str | os.PathLike[str], files: Mapping[str, str]) -> No
         for path in written:
             path.unlink(missing_ok=True)
         if made:
-            with suppress(OSError):  # not empty: another process writes to it, too
+            with suppress(OSError):  # not empty, because another process writes to it, too
                 target.rmdir()
         if isinstance(error, KeyboardInterrupt):
             raise
@@ -124,13 +129,13 @@ def move(file: Path, target: Path) -> None:
 def staging(folder: Path) -> Iterator[Path]:
     """A temporary folder in `folder`; folders of killed processes are removed first."""
     for left in folder.glob(f"{_STAGING}*"):
-        with suppress(PermissionError):  # of another user
+        with suppress(PermissionError):  # the folder belongs to another user
             if (lock := _locked(left)) is not None:
-                if lock != _NO_LOCKS:  # otherwise its process may still run
+                if lock != _NO_LOCKS:  # otherwise, the process of the folder may still be running
                     shutil.rmtree(left, ignore_errors=True)
                 _unlock(lock)
     lock = None
-    while lock is None:  # again if another process took the new folder for a leftover
+    while lock is None:  # try again if another process has taken the new folder for one of a killed process
         own = Path(tempfile.mkdtemp(prefix=_STAGING, dir=folder))
         lock = _locked(own)
     try:
@@ -157,10 +162,10 @@ def exclusive(folder: Path) -> Iterator[None]:
 
 
 def _locked(folder: Path, *, wait: bool = False) -> int | None:
-    """The descriptor with the lock of a folder; None if another process has the lock, or if the folder does
+    """The descriptor that holds the lock of a folder; None if another process holds it, or if the folder does
     not exist.
 
-    `_NO_LOCKS` without support for locks. OSError for an unreadable folder.
+    `_NO_LOCKS` if locks are not supported. OSError for an unreadable folder.
     """
     if fcntl is None:
         return _NO_LOCKS
@@ -170,11 +175,11 @@ def _locked(folder: Path, *, wait: bool = False) -> int | None:
         return None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        if os.path.samestat(os.fstat(lock), os.stat(folder)):  # not removed in the meantime
+        if os.path.samestat(os.fstat(lock), os.stat(folder)):  # the folder was not removed in the meantime
             return lock
     except (BlockingIOError, FileNotFoundError):
         pass
-    except OSError:  # a file system without locks
+    except OSError:  # the file system has no locks
         os.close(lock)
         return _NO_LOCKS
     os.close(lock)
@@ -190,7 +195,7 @@ def _unlock(lock: int) -> None:
 
 def _flush(path: Path) -> None:
     """Flush a file, or the names in a folder, to the disk."""
-    if path.is_dir() and os.name == "nt":  # systems that cannot open folders
+    if path.is_dir() and os.name == "nt":  # on systems that cannot open folders
         return
     opened = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
@@ -200,5 +205,5 @@ def _flush(path: Path) -> None:
 
 
 def _is_device(target: Path) -> bool:
-    """Whether it is a device or a pipe, which cannot be replaced."""
+    """Whether the file is a device or a pipe, which cannot be replaced."""
     return target.exists() and not target.is_file()

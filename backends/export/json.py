@@ -19,13 +19,13 @@ from . import wording
 
 
 def to_json(data: object) -> str:
-    """`data` as JSON text that any parser reads: no NaN, no infinities."""
+    """`data` as JSON text that every parser can read: it contains no NaN and no infinity."""
     return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def to_csv(rows: Sequence[Mapping[str, object]]) -> str:
-    """Rows with equal keys as CSV, after a line of these keys; None is an empty cell, and no cell is a
-    formula.
+    """Rows with equal keys as CSV, below a line with these keys. None is an empty cell, and no cell is read
+    as a formula.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -36,7 +36,9 @@ def to_csv(rows: Sequence[Mapping[str, object]]) -> str:
 
 
 def to_markdown(headings: Sequence[str], rows: Iterable[Sequence[object]], right: Iterable[int] = ()) -> str:
-    """A Markdown table; columns `right` contain numbers. Cells are escaped text."""
+    """A Markdown table; the columns in `right` contain numbers and are right-aligned. Cells are escaped
+    text.
+    """
     numeric = set(right)
     lines = [[md(c) for c in row] for row in (headings, *rows)]
     widths = [max(3, *(len(line[i]) for line in lines)) for i in range(len(headings))]
@@ -50,13 +52,14 @@ def to_markdown(headings: Sequence[str], rows: Iterable[Sequence[object]], right
 
 
 def md(text: object) -> str:
-    """`text` as Markdown that shows it literally.
+    """`text` in a form that Markdown shows literally.
 
     >>> print(md("[a](b) <b>*x*</b> q_proj | &"))
     \\[a\\](b) \\<b>\\*x\\*\\</b> q_proj \\| \\&
     """
     kept = re.sub(r"([\\`*\[\]|~#<&])", r"\\\1", wording.plain(text))
-    return re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", kept)  # an underscore inside a word is not markup
+    # Markdown does not read an underscore inside a word as markup
+    return re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", kept)
 
 
 @exporter("json", ".json", of=Result)
@@ -88,7 +91,7 @@ def workload_csv(workload: Workload) -> str:
 def report_csv(report: Report) -> str:
     """One line for each op, in SI units."""
     if report.shape:
-        raise InputError(f"a table of ops shows one point, not a grid of {report.shape}")
+        raise InputError(f"a table of ops needs a report of one point, got a grid of {report.shape}")
     return to_csv(_op_rows(report, {}))
 
 

@@ -1,7 +1,7 @@
 """Files that start a plan: a script, Compose, Kubernetes or Dynamo, and the benchmark that verifies it.
 
-`manifest` is one text that starts the replicas, with comments on the estimate; `launch_files` adds the
-benchmark, by file name. Commands and flags come from `search.launch`.
+`manifest` returns one text that starts the replicas, with comments about the estimate; `launch_files` also
+returns the benchmark, by file name. Commands and flags come from `search.launch`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ NAMES = {"compose": "compose.yaml", "k8s": "kubernetes.yaml", "dynamo": "dynamo.
 
 
 class Checkpoint(NamedTuple):
-    """The checkpoint of an engine: an id on Hugging Face's hub or a `folder`, and a note for the user."""
+    """The checkpoint that an engine loads: an id on Hugging Face's hub or a `folder`, and a note for the
+    user.
+    """
 
     id: str
     note: str = ""
@@ -58,14 +60,14 @@ def launch_files(
 ) -> dict[str, str]:
     """The files of a plan by name: the start script, and the benchmark that verifies the plan.
 
-    InputError if it cannot be launched (`search.launch.check_launch`).
+    InputError if the plan cannot be launched (`search.launch.check_launch`).
     """
     first, second = file_names(emit)
     return {first: manifest(candidate, emit, model, draft), second: benchmark_script(candidate, emit, model)}
 
 
 def manifest(candidate: Candidate, emit: str, model: Checkpoint, draft: Checkpoint | None = None) -> str:
-    """The file that starts the replicas of a plan: a script for one, or a container file for all."""
+    """The file that starts the replicas of a plan: a script for one replica, or a container file for all."""
     for each in (model, draft):
         check_checkpoint(emit, each)
     if isinstance(candidate, PoolCandidate):
@@ -84,18 +86,18 @@ def check_checkpoint(emit: str, model: Checkpoint | None) -> None:
     """Raise InputError for a local folder in a file that starts pods on other machines."""
     if model and model.folder and emit in ("k8s", "dynamo"):
         raise InputError(
-            f"emit: {emit}; {model.id} is a folder, which pods do not see; name a model of the hub"
+            f"emit: {emit}; {model.id} is a local folder, which pods cannot read; use a model of the hub"
         )
 
 
 def _script(command: LaunchCommand) -> str:
-    """The command for a shell, after the file that it reads."""
+    """The shell command that starts the engine, after the options file that it reads."""
     file = "\n".join([f"cat > {command.file} <<'END'", *command.lines, "END", ""]) if command.lines else ""
     return file + " \\\n  ".join(command.words) + "\n"
 
 
 def _head(candidate: Candidate, command: LaunchCommand) -> list[str]:
-    """Comments: the plan, its estimate, and the sources of its flags."""
+    """Comments about the plan, its estimate, and the sources of its flags."""
     s, count = candidate.structure, candidate.replicas
     each = "one replica" if count == 1 else f"one of {count:,} replicas"
     return [
@@ -106,7 +108,7 @@ def _head(candidate: Candidate, command: LaunchCommand) -> list[str]:
 
 
 def _estimates(candidate: Candidate) -> list[str]:
-    """Comments: the estimate of a plan, and its precision."""
+    """Comments about the estimate of a plan, and about its precision."""
     trial = candidate.trial
     figures = zip(
         candidate.traffic.limits, ("TTFT", "TPOT"), (trial.ttft_s.p99, trial.tpot_s.p99), strict=True
@@ -186,7 +188,7 @@ def _pool_script(candidate: PoolCandidate, commands: Mapping[str, LaunchCommand]
 
 
 def _router_remarks(traffic: Traffic) -> list[str]:
-    """State that the router of an engine chooses servers in another way than the plan."""
+    """Say in a comment that the engine's router chooses servers in another way than the plan assumes."""
     if traffic.router == FIRST:
         return []
     return [f"# the plan's router is {traffic.router}; this one deals requests in turn"]
@@ -196,7 +198,7 @@ _PARTS = '$(for each in ${name}; do echo "${{each{part}}}"; done)'
 
 
 def _addresses(name: str, part: str = "") -> str:
-    """The words of a shell's variable of addresses, or the `part` of each."""
+    """The shell words for a variable that contains addresses, or for the `part` of each address."""
     return _PARTS.format(name=name, part=part)
 
 
@@ -255,9 +257,10 @@ _POOL_ROUTERS: Mapping[str, tuple[str, list[str]]] = {
 
 
 def benchmark(candidate: Candidate, emit: str, model: Checkpoint) -> tuple[list[str], list[str]]:
-    """The words of the command that sends the traffic of the plan, and comments on differences.
+    """The words of the command that sends the plan's traffic, and comments on differences from it.
 
-    A script starts one replica, which gets its share of the requests; a file of containers starts all.
+    If a script starts one replica, the benchmark sends its share of the requests; if containers start all
+    replicas, it sends all requests.
     """
     traffic, runs = candidate.traffic, candidate.structure.model.runs
     assert runs is not None
@@ -281,7 +284,7 @@ def benchmark(candidate: Candidate, emit: str, model: Checkpoint) -> tuple[list[
 
 
 def _differences(traffic: Traffic) -> list[str]:
-    """State that the benchmark sends mean lengths if the plan uses a distribution of lengths."""
+    """Say in a comment that the benchmark sends requests of mean length if the plan uses a distribution."""
     laws = {"prompt": (traffic.prompt, traffic.read), "generate": (traffic.generate, traffic.answer)}
     return [
         f"# benchmark: {name} {law} has lengths of its own; all have its mean of {mean:,} tokens here"
@@ -308,7 +311,7 @@ def _rate(traffic: Traffic, share: int) -> str:
 
 
 def _random(traffic: Traffic) -> str:
-    """Lengths in the flags of vLLM and TensorRT-LLM; all prompts begin with the cached tokens."""
+    """Lengths as flags of vLLM and TensorRT-LLM; all prompts begin with the same cached tokens."""
     prefix = f"--random-prefix-len {traffic.cached} " if traffic.cached else ""
     lengths = f"--random-input-len {traffic.read - traffic.cached} --random-output-len {traffic.answer}"
     return f"--dataset-name random {prefix}{lengths} --ignore-eos"
@@ -318,7 +321,9 @@ _FIGURES = "--percentile-metrics ttft,tpot,itl,e2el --metric-percentiles 50,99"
 
 
 def _burstiness(traffic: Traffic, share: int) -> list[str]:
-    """State the gaps between requests of one of n replicas in turn: a gamma distribution of shape n."""
+    """State the gaps between the requests of one of n replicas behind a round-robin router: a gamma
+    distribution with shape n.
+    """
     return [f"--burstiness {share}"] if share > 1 and traffic.router == FIRST else []
 
 
@@ -338,7 +343,7 @@ def _trtllm(traffic: Traffic, share: int) -> Client:
 
 
 def _sglang(traffic: Traffic, share: int) -> Client:
-    """All lengths equal: a range ratio of 1 means from 1 times the length on."""
+    """Make all lengths equal: a range ratio of 1 means that lengths start at 1 times the stated length."""
     lengths = (
         f"--random-input-len {traffic.read} --random-output-len {traffic.answer} --random-range-ratio 1.0"
     )
@@ -371,7 +376,7 @@ def _yaml(documents: list[dict[str, Any]]) -> str:
     import yaml
 
     class Dumper(yaml.SafeDumper):
-        """Writes equal parts in full, without anchors."""
+        """Writes equal parts in full, without YAML anchors."""
 
         def ignore_aliases(self, data: Any) -> bool:
             return True
@@ -381,13 +386,15 @@ def _yaml(documents: list[dict[str, Any]]) -> str:
 
 
 def _image(candidate: Candidate, command: LaunchCommand) -> str:
-    """The image of the release; a version without a patch is its first."""
+    """The image of the release; a version without a patch number means its first patch."""
     tag = command.release if command.release.count(".") > 1 else f"{command.release}.0"
     return IMAGES[command.engine][candidate.structure.device.vendor].name.format(tag)
 
 
 def _arguments(command: LaunchCommand) -> list[str]:
-    """The command in a container, which listens on all addresses and reads its file from a mount."""
+    """The command in a container; it listens on all addresses and reads its options file from a mounted
+    folder.
+    """
     launcher = LAUNCHERS[command.engine]
     host = [*shlex.split(launcher.host), "--port", str(launcher.port)]
     path = [f"{_FOLDER}/{FILE}" if word == FILE else word for word in command.arguments]
@@ -405,7 +412,9 @@ def _replicas_of_node(candidate: Candidate) -> int:
 
 
 def _compose(candidate: Candidate, command: LaunchCommand, model: Checkpoint) -> Documents:
-    """One node of the plan: its replicas, and a router that distributes requests to them as the plan does."""
+    """The containers of one node of the plan: its replicas, and a router that distributes requests as the
+    plan does.
+    """
     each, most = candidate.structure.split.devices, _replicas_of_node(candidate)
     count, port = min(candidate.replicas, most), LAUNCHERS[command.engine].port
     names = [f"replica-{n}" for n in range(count)]
@@ -450,7 +459,9 @@ def _compose(candidate: Candidate, command: LaunchCommand, model: Checkpoint) ->
 
 
 def _router(traffic: Traffic, names: list[str], port: int) -> str:
-    """nginx's configuration: in turn unless stated otherwise (nginx.org/en/docs/http/load_balancing.html)."""
+    """The configuration of nginx: round-robin unless stated otherwise
+    (nginx.org/en/docs/http/load_balancing.html).
+    """
     method = {FIRST: "", LeastLoaded.name: "  least_conn;\n"}.get(traffic.router, "  random;\n")
     servers = "".join(f"  server {name}:{port};\n" for name in names)
     forward = "    proxy_pass http://replicas;\n    proxy_buffering off;\n    proxy_read_timeout 1h;\n"
@@ -459,7 +470,9 @@ def _router(traffic: Traffic, names: list[str], port: int) -> str:
 
 
 def _kubernetes(candidate: Candidate, command: LaunchCommand, model: Checkpoint) -> Documents:
-    """A Deployment of all replicas and its Service, with a ConfigMap of the engine's file if it reads one."""
+    """A Deployment of all replicas and a Service; if the engine reads an options file, also a ConfigMap with
+    it.
+    """
     name, port = _label(model), LAUNCHERS[command.engine].port
     labels = {"app": name}
     vendor = "amd.com" if candidate.structure.device.vendor == "AMD" else "nvidia.com"
@@ -507,7 +520,7 @@ _DYNAMO = "1.4.0"  # docs.nvidia.com/dynamo, kubernetes, rolling updates: vllm-r
 
 
 def _dynamo(candidate: Candidate, command: LaunchCommand, model: Checkpoint) -> Documents:
-    """A graph of Dynamo: a frontend and the workers, which take the flags of their engine."""
+    """A graph of Dynamo: a frontend and workers, which get the flags of their engine."""
     return _graph({"Worker": _worker(candidate, command, model)}, command, model)
 
 

@@ -1,7 +1,7 @@
 """Plans as text for a terminal, CSV, Markdown and HTML.
 
-Order of the file: the Pareto front drawn in characters (`chart`), one hour of traffic on the first plan
-(`hourly_sections`), and the report of `llmir plan` (`plans`): answer, plans, reasons, assumptions, front.
+Order of the file: the Pareto front drawn with characters (`chart`); one hour of traffic on the first plan
+(`hourly_sections`); and the report of `llmir plan` (`plans`): answer, plans, reasons, assumptions, front.
 """
 
 from __future__ import annotations
@@ -41,12 +41,14 @@ if TYPE_CHECKING:
 # Pareto front in characters
 
 WIDTH, HEIGHT = 66, 9
-MARKS = "○◇□△▽◁▷"  # of the devices, in order
+MARKS = "○◇□△▽◁▷"  # marks of the devices, in order
 BEST = "✓"
 
 
 def chart(plans: Plans) -> Iterator[Text]:
-    """The Pareto front of each device, and the simulated first plan; tokens/s per user on a log scale."""
+    """The Pareto front of each device and the simulated first plan; the axis of tokens/s per user is
+    logarithmic.
+    """
     from rich.text import Text
 
     users, gpus = plans.tokens_per_s_user[plans.front], plans.tokens_per_s_device[plans.front]
@@ -86,7 +88,9 @@ def chart(plans: Plans) -> Iterator[Text]:
 
 
 def hourly_sections(plans: Plans) -> list[str]:
-    """The requests, latencies, queue and KV blocks of an hour; empty if no plan meets the limits."""
+    """The requests, latencies, queue and KV blocks of the simulated hour; empty if no plan meets the
+    limits.
+    """
     try:
         found = plans.hour
     except InputError as error:
@@ -154,26 +158,26 @@ def _kv_usage(found: HourlyCost) -> str:
 
 # Report of a plan
 
-NUMBERS = range(2, 7)  # columns of numbers
+NUMBERS = range(2, 7)  # columns that contain numbers
 GOOD, BAD, QUIET = "green", "red", "bright_black"
 LINES = 6  # reasons that a terminal shows
 LIMITED = ("TTFT", "TPOT")
 
 
 def headings(plans: Plans) -> tuple[str, ...]:
-    """Headings of the columns; each latency is the statistic that its limit is on, or the p99."""
+    """Headings of the columns; each latency is the statistic to which its limit applies, or the p99."""
     ttft, tpot = (of.of if of else DEFAULT_STATISTIC for of in plans.traffic.limits)
     return "", "plan", "GPUs", "$/h", f"TTFT {ttft}", f"TPOT {tpot}", "within", "why not"
 
 
 def weights(structure: Structure) -> str:
-    """The type of most weights, and other types that were chosen: `bf16`, `fp8 kv fp8`."""
+    """The dtype of most weights, and other dtypes that were chosen: `bf16`, `fp8 kv fp8`."""
     types = structure.types
     return str(types._replace(weights=types.weights or precision(structure.program)["weights"] or ""))
 
 
 def name(plans: Plans, candidate: Candidate) -> str:
-    """`H100-SXM bf16 tp 2 × 16`; without the dtype of weights if there is only one."""
+    """A plan as text, `H100-SXM bf16 tp 2 × 16`; the dtype of weights is omitted if there is only one."""
     return _named(plans, candidate.structure, candidate.laid)
 
 
@@ -183,7 +187,7 @@ def _named(plans: Plans, s: Structure, laid: str) -> str:
 
 
 def answer(plans: Plans) -> str:
-    """The GPUs to order and the reason for the choice, or that no plan meets the limits."""
+    """The GPUs to order and why; or the statement that no plan meets the limits."""
     best, most = plans.best, plans.most_devices
     if best is None:
         few = "one GPU" if most == 1 else f"{most or 0:,} GPUs or fewer"
@@ -198,7 +202,7 @@ def _order(candidate: Candidate) -> str:
 
 
 def _laid(candidate: Candidate) -> str:
-    """`7 replicas of tp 4`, or the servers of each pool."""
+    """Text such as `7 replicas of tp 4`, or the servers of each pool."""
     if not isinstance(candidate, PoolCandidate):
         count = f"{candidate.replicas:,} replicas" if candidate.replicas > 1 else "one replica"
         return f"{count} of {candidate.structure.split}"
@@ -208,8 +212,8 @@ def _laid(candidate: Candidate) -> str:
 
 
 def basis(plans: Plans) -> str:
-    """Limits of the engine, the cost or the reason why cost does not rank plans, and omitted parts of the
-    model.
+    """Limits of the engine, the cost or the reason why plans are not ranked by cost, and parts of the model
+    that are omitted.
     """
     left_out = wording.left_out_line(*(s.program for s in plans.structures))
     return "; ".join([_started(plans), *(f"{label}: {words}" for label, words in left_out)])
@@ -241,7 +245,7 @@ def sizes(plans: Plans) -> list[str]:
 
 
 def energy(plans: Plans) -> list[str]:
-    """Upper limit of power and energy of the first plan, if the power of its device is known."""
+    """Upper limit of the power and energy of the first plan, if the power of its device is known."""
     best = plans.best
     if best is None or best.spent.watts is None:
         return []
@@ -258,7 +262,7 @@ SETTINGS = {  # names of changed settings
 
 
 def settings(candidate: Candidate) -> list[str]:
-    """The engine's settings that a plan changes, with their defaults."""
+    """The settings of the engine that a plan changes, with their defaults."""
     changed = [
         f"{SETTINGS[name]} {_setting(value)} (default {_setting(default)})"
         for name, (default, value) in candidate.changed_settings.items()
@@ -273,7 +277,7 @@ def _setting(value: Any) -> str:
 
 
 def doubts(plans: Plans) -> list[str]:
-    """Limits and differences of cost that are smaller than the error of the estimated times."""
+    """Limits that the plan meets, and differences of cost, by less than the error of the estimated times."""
     best = plans.best
     if best is None:
         return []
@@ -321,7 +325,7 @@ def goals(plans: Plans) -> list[str]:
 
 
 def latencies(plans: Plans) -> list[Section]:
-    """The latencies of the first plan beside their limits; none without a plan."""
+    """The latencies of the first plan next to their limits; empty without a plan."""
     best, traffic = plans.best, plans.traffic
     if best is None:
         return []
@@ -340,7 +344,9 @@ def latencies(plans: Plans) -> list[Section]:
 
 
 def traffic_lines(plans: Plans) -> list[str]:
-    """The share of requests within all limits, and the share of the stable rate that the traffic uses."""
+    """The share of requests within all limits, and the share of the largest stable rate that the traffic
+    uses.
+    """
     best, traffic = plans.best, plans.traffic
     if best is None:
         return []
@@ -409,7 +415,7 @@ def assumptions(plans: Plans) -> list[str]:
 
 
 def _price_source(device: Device) -> str:
-    """The price list and its date, or the source of the price: `H100-SXM Lambda, 2026-09`."""
+    """The price list and its date, or another source of the price: `H100-SXM Lambda, 2026-09`."""
     parts = device.source("price_per_hour_usd").split(", ")
     return f"{device.name} {', '.join(dict.fromkeys((parts[0], parts[-1])))}"
 
@@ -432,9 +438,10 @@ def row(plans: Plans, number: int, candidate: Candidate) -> tuple[str, ...]:
 
 
 def short_reason(plans: Plans, candidate: Candidate) -> str:
-    """Why a plan is not the first, in a cell: `+34% cost`, `misses TPOT`; empty for the first plan.
+    """Why a plan is not the first, as the text of a cell: `+34% cost`, `misses TPOT`; empty for the first
+    plan.
 
-    `reason` has the details.
+    `reason` returns the details.
     """
     if candidate is plans.best:
         return ""
@@ -452,7 +459,7 @@ def short_reason(plans: Plans, candidate: Candidate) -> str:
 
 
 def reason(plans: Plans, why: BindingLimit, candidate: Candidate) -> str:
-    """Why a plan is not the first, in words."""
+    """Why a plan is not the first, as a sentence."""
     op = f"{why.op} is {units.percent(why.share)} of a {why.step} step"
     best = plans.first_like(candidate)
     if candidate is best is not plans.best:
@@ -485,7 +492,7 @@ def reason(plans: Plans, why: BindingLimit, candidate: Candidate) -> str:
     return f"{more}{decision(plans, candidate)}"
 
 
-FEWER = {  # effect of fewer replicas of a plan, by the constraint that decides against it
+FEWER = {  # effect of fewer replicas of a plan, by the constraint because of which the plan is not chosen
     "rounding": "a fraction of a replica would be enough, but the number of replicas is whole",
     "kv_capacity": "fewer replicas have too few KV-cache blocks",
     "max_num_seqs": "fewer replicas run too few requests at once (--max-num-seqs)",
@@ -495,7 +502,9 @@ FEWER = {  # effect of fewer replicas of a plan, by the constraint that decides 
 
 
 def decision(plans: Plans, candidate: Candidate) -> str:
-    """The constraint that decides against a plan, and the smallest change with which it is not rejected."""
+    """The constraint because of which a plan is not chosen, and the smallest change with which it would
+    be.
+    """
     why = plans.rejection(candidate)
     if why is None:
         return ""
@@ -510,7 +519,7 @@ def decision(plans: Plans, candidate: Candidate) -> str:
 
 
 def _change(why: LosingReason, candidate: Candidate) -> list[str]:
-    """The smallest change with which a plan wins, or meets its limits."""
+    """The smallest change with which a plan wins, or with which it meets its limits."""
     if why.change is None:
         return []
     what, now, needed, replicas, op = why.change
@@ -526,7 +535,7 @@ def _change(why: LosingReason, candidate: Candidate) -> list[str]:
 
 
 def _latency_reason(plans: Plans, why: BindingLimit, candidate: Candidate, op: str) -> str:
-    """The time by which a plan misses a limit, or is below it."""
+    """The time by which a plan exceeds a limit, or stays below it."""
     name = why.constraint.upper()
     if why.by <= 0:
         return f"the upper end of the {name} interval is {units.time(-why.by)} below the limit; {op}"
@@ -545,7 +554,7 @@ def _latency_reason(plans: Plans, why: BindingLimit, candidate: Candidate, op: s
 
 
 def _grouped(whys: Iterable[tuple[str, str]]) -> list[tuple[str, list[str]]]:
-    """Each reason once, with all its plans, in order of first appearance."""
+    """Each reason once, with all plans to which it applies, in order of first appearance."""
     found: dict[str, list[str]] = {}
     for why, of in whys:
         found.setdefault(why, []).append(of)
@@ -553,7 +562,7 @@ def _grouped(whys: Iterable[tuple[str, str]]) -> list[tuple[str, list[str]]]:
 
 
 def _several(names: list[str]) -> str:
-    """The first name, and the number of other names."""
+    """The first name and the number of other names."""
     return f"{names[0]}:" if len(names) == 1 else f"{names[0]} and {len(names) - 1:,} more:"
 
 
@@ -589,7 +598,7 @@ def _no_plan(plans: Plans, device: str) -> str:
 
 
 def _nearest_plan(plans: Plans, near: NearestStructure) -> str:
-    """The plan that misses the limits least, by closed form."""
+    """The plan that exceeds the limits least, by closed form."""
     at_once = "one request" if near.batch == 1 else f"{near.batch:,} requests"
     used = f"{near.constraint.upper()} is {units.time(near.seconds)} with {at_once} at a time (closed form)"
     over = f"{units.time(near.seconds - near.limit)} above the limit of {units.time(near.limit)}"
@@ -651,7 +660,7 @@ def plans(plans: Plans) -> Group:
 
 
 def _styles(plans: Plans, candidate: Candidate) -> list[str]:
-    """The first plan in green; latencies above their limit in red."""
+    """The first plan is green; latencies above their limit are red."""
     if candidate is plans.best:
         return [f"bold {GOOD}"] * len(headings(plans))
     late = [
@@ -662,7 +671,7 @@ def _styles(plans: Plans, candidate: Candidate) -> list[str]:
 
 
 def _tightest(plans: Plans) -> list[str]:
-    """The distance of the first plan to its tightest limit, if a latency decides."""
+    """How far the first plan is from its tightest limit, if a latency decides."""
     best = plans.best
     if best is None or plans.why(best).constraint not in ("ttft", "tpot"):
         return []
@@ -691,7 +700,7 @@ def to_csv(plans: Plans) -> str:
 
 
 def _report_parts(plans: Plans) -> tuple[list[str], list[Section], list[str]]:
-    """Parts of a report: the answer, its tables, and the lines on how it was found."""
+    """The parts of a report: the answer, its tables, and the lines that explain how it was found."""
     rows = [row(plans, n, each) for n, each in enumerate(plans.shown, 1)]
     whys = [(str(n), reason(plans, plans.why(c), c)) for n, c in enumerate(plans.shown, 1)]
     whys += [("–", f"{device}: {why}") for device, why in devices_without_plan(plans).items()]

@@ -1,7 +1,7 @@
 """Results as tables and lists in every format.
 
-`@sectioned` registers the function that builds the `Section`s of a class of results; terminal, Markdown and
-HTML use them. `Rows` is a list of equal rows with JSON, CSV and Markdown, used by `catalog.py`.
+`@sectioned` registers the function that builds the `Section`s of a class of results. The terminal, Markdown
+and HTML use them. `Rows` is a list of equal rows with JSON, CSV and Markdown, used by `catalog.py`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 class Section(NamedTuple):
-    """Rows under headings; empty headings mean labels with values.
+    """Rows with headings; empty headings mean that rows are labels with values.
 
-    `right` is the range of the columns of numbers, or the first of them.
+    `right` contains the indices of the columns with numbers, or the first of them.
     """
 
     headings: Sequence[str]
@@ -73,7 +73,7 @@ def section_table(section: Section) -> RenderableType:
     if not any(headings):
         return table.pairs(tuple(row) for row in section.rows)
     shown = table.columns(headings, [headings[i] for i in section.numeric])
-    for row in section.rows:  # values are bold, and their terms are not
+    for row in section.rows:  # values are bold, and their labels are not
         table.add(shown, row, styles=["" if headings[0] or row[0].startswith(" ") else "bold"])
     return shown
 
@@ -83,9 +83,9 @@ def section_table(section: Section) -> RenderableType:
 
 @dataclass(frozen=True)
 class Rows(Figures, Displayable):
-    """Rows with equal keys, and the table that a person sees of them, with units.
+    """Rows with equal keys, and the table of them that a user sees, with units.
 
-    `data` is their JSON, if it is not a list of the rows.
+    `data` is the JSON form, if it is not a list of the rows.
     """
 
     rows: Sequence[Mapping[str, Any]]
@@ -109,7 +109,7 @@ def shown(rows: Rows) -> RenderableType:
 
 @exporter("json", ".json", of=Rows)
 def to_json(rows: Rows) -> str:
-    """A list of objects, or a text instead."""
+    """The rows as a list of objects; or a text instead."""
     return json.to_json(rows.rows if rows.data is None else rows.data)
 
 

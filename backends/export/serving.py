@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 # Closed loop
 
 _NONE = "–"
-_BAR = 24  # columns of the longest bar
+_BAR = 24  # length of the longest bar, in characters
 _STYLES = ("blue", "bright_black", "dark_orange")
 
 
@@ -45,7 +45,7 @@ def headings(service: ClosedLoopWorkload) -> tuple[str, str, str]:
 
 
 def loop_rows(service: ClosedLoopWorkload) -> list[tuple[str, str, str]]:
-    """A row for each figure: its name, and its values of the batch and of the loop."""
+    """A row for each figure: its name, its value for the batch, and its value for the loop."""
     loop, ranks = service.loop, service.program.devices
     first = wording.error_band(service.prefill.error)
     batch = units.time(service.ttft_s) + first
@@ -79,7 +79,7 @@ def loop_rows(service: ClosedLoopWorkload) -> list[tuple[str, str, str]]:
 
 
 def steps(service: ClosedLoopWorkload) -> str:
-    """The order of prefill and decode in the steps of the engine."""
+    """Whether the engine runs prefill before decodes or mixes them."""
     loop = service.loop
     mixes, whole = loop.scheduler.mixes, "" if loop.chunk else "whole "
     first = f"{whole}prompts first, then decodes"
@@ -94,7 +94,7 @@ def steps(service: ClosedLoopWorkload) -> str:
 
 
 def arrivals(service: ClosedLoopWorkload) -> str:
-    """The simulation of the loop, or the arrivals that its closed form assumes."""
+    """How the loop was simulated, or the arrivals that its closed form assumes."""
     figures, tokens = service.loop.figures, service.generate
     if figures.requests:
         least = service.loop.least_tokens
@@ -155,7 +155,7 @@ def _bars(terms: list[tuple[str, str, float]]) -> RenderableType:
 
 
 def _colours(count: int) -> Iterator[str]:
-    """Colors of the terms: memory for the first, compute for the last."""
+    """Colors of the terms: the memory color for the first term, the compute color for the last."""
     yield from (_STYLES[0], *(_STYLES[1],) * (count - 2), *(_STYLES[2],) * (count > 1))
 
 
@@ -201,7 +201,7 @@ LATENCIES = {
     "e2e": "end to end",
 }
 
-# Names next to confidence intervals, for which 16 of 80 columns remain.
+# Names that fit next to confidence intervals, in the 16 of 80 columns that remain.
 SHORT = LATENCIES | {
     "ttft": "TTFT",
     "queue": "  waiting",
@@ -231,7 +231,7 @@ def latencies(found: Simulation) -> list[tuple[str, ...]]:
 
 
 def simulation_settings(found: Simulation) -> list[tuple[str, str]]:
-    """The model, the requests, and the limits of the server: what was simulated."""
+    """What was simulated: the model, the requests, and the limits of the server."""
     load, room = found.load, found.capacity
     lengths = (
         f"{units.digits(float(n.mean()))} {what}"
@@ -262,7 +262,7 @@ def simulation_settings(found: Simulation) -> list[tuple[str, str]]:
 
 
 def server_text(found: Simulation) -> str:
-    """The model with the parts that are not counted, the devices, and the scheduler."""
+    """The model and the parts of it that are not counted, the devices, and the scheduler."""
     return f"{wording.model_on_devices(found.job)}, {found.policy.name} scheduler"
 
 
@@ -297,7 +297,7 @@ def arrival_text(found: Simulation) -> str:
 def load_text(found: Simulation) -> str:
     """Whether the load is stable, and the capacity of the server."""
     capacity = f"{units.digits(found.largest_rate)} requests/s"
-    if found.load.users:  # with few users and no preemptions, the rate may be higher
+    if found.load.users:  # if there are few users and no preemptions, the rate may be higher
         return f"capacity {capacity} with a queue that is never empty"
     if found.overloaded is None or not found.rate:
         return f"capacity {capacity}"
@@ -336,7 +336,7 @@ def _good(rate: float, share: float, named: str) -> str:
 
 
 def cost_lines(found: Simulation) -> list[tuple[str, str]]:
-    """Cost by the clock and during steps, requests per dollar, and energy."""
+    """Cost over the whole time and during steps, requests per dollar, and energy."""
     known, lines = found.spending, []
     if known.cost_usd_per_mtok is not None:
         whole, busy = (wording.usd(x) for x in (known.cost_usd_per_mtok, known.busy_cost_usd_per_mtok))
@@ -359,7 +359,7 @@ def _lost(found: Simulation, timeout_s: float) -> str:
 
 @sectioned(of=Simulation)
 def simulation(found: Simulation) -> list[Section]:
-    """The load, the latencies, the use of the server, and what was simulated."""
+    """The load, the latencies, the use of the server, and the settings of the simulation."""
     return [
         Section(("", ""), answer_lines(found)),
         Section(HEADINGS, latencies(found)),
@@ -381,7 +381,7 @@ def simulation_csv(found: Simulation) -> str:
 
 
 def requests_csv(found: Simulation) -> str:
-    """A line for each request that was served, which `--trace` reads again."""
+    """A line for each request that was served; `--trace` can read the lines again."""
     load = found.load
     return _lines(
         {
@@ -401,7 +401,9 @@ def requests_csv(found: Simulation) -> str:
 
 
 def _cancellations(found: Simulation) -> dict[str, Array]:
-    """The output tokens, or the time, at which the client of a request cancels; masked if it does not."""
+    """The number of output tokens, or the time, at which the client cancels a request; masked if it does
+    not.
+    """
     load = found.load
     columns: dict[str, Array] = {}
     if load.asked is not None:
@@ -412,7 +414,7 @@ def _cancellations(found: Simulation) -> dict[str, Array]:
 
 
 def steps_csv(found: Simulation) -> str:
-    """A line for each run of equal steps."""
+    """A line for each series of equal steps."""
     counts = ("steps", "decodes", "kept", "new", "reads", "waiting", "blocks", "replica")
     return _lines({n: c.astype(np.int64) if n in counts else c for n, c in found.events.items()})
 
@@ -427,7 +429,7 @@ def _lines(columns: Mapping[str, Array]) -> str:
 
 @table.table_of(of=Replications)
 def replications(found: Replications) -> Group:
-    """The load, the latencies with their intervals, the rates, and what was simulated."""
+    """The load, the latencies and rates with their intervals, and the settings of the simulation."""
     shown = table.columns(HEADINGS, HEADINGS[1:], HEADINGS[:1])
     for name, stats in found.latencies.items():
         cells = (f"{units.time(mean)} ± {_half(mean, half)}" for mean, half in stats.values())
@@ -467,7 +469,7 @@ COLUMNS = ("replica", "requests", "busy", "decoding", "blocks", "prefix hits", "
 
 
 def replicas(found: ReplicaSimulation) -> Iterator[tuple[str, ...]]:
-    """A row a replica."""
+    """A row for each replica."""
     for number, known in enumerate(found.figures):
         ttft = known["ttft_s"]
         yield (
@@ -483,7 +485,7 @@ def replicas(found: ReplicaSimulation) -> Iterator[tuple[str, ...]]:
 
 @sectioned(of=ReplicaSimulation)
 def fleet(found: ReplicaSimulation) -> list[Section]:
-    """The load, the latencies, the use of the servers, each replica, and what was simulated."""
+    """The load, the latencies, the use of the servers, each replica, and the settings of the simulation."""
     *rest, settings = simulation(found)
     many = f"{len(found.replicas):,} of this device, {found.router}"
     if (ranks := found.profile.ranks) > 1:
@@ -499,7 +501,7 @@ WRITERS = ("decode", "requests", "busy", "blocks", "waiting", "waiting p99", "de
 
 
 def servers(fleet: ReplicaSimulation, headings: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """A row a server."""
+    """A row for each server."""
     rows = []
     for number, (known, one) in enumerate(zip(fleet.figures, fleet.replicas, strict=True)):
         wait = one.latencies["queue"]
@@ -519,7 +521,7 @@ def servers(fleet: ReplicaSimulation, headings: tuple[str, ...]) -> list[tuple[s
 
 @sectioned(of=PoolSimulation)
 def pooled(found: PoolSimulation) -> list[Section]:
-    """The load, the latencies, the use of the servers, each server, and what was simulated."""
+    """The load, the latencies, the use of the servers, each server, and the settings of the simulation."""
     prefill, decode, channel = found.prefill, found.decode, found.channel
     assert prefill is not None
     assert decode is not None
@@ -557,7 +559,7 @@ _PAIRS = (*wording.SERVER_LINES, "policy", "KV blocks")
 
 
 def first_run(run: Simulation | Replications) -> Simulation:
-    """The run, or the first of several."""
+    """The run; or the first one, if there are several."""
     return run.runs[0] if isinstance(run, Replications) else run
 
 
@@ -571,7 +573,9 @@ def rate_settings(found: RateSeries) -> list[tuple[str, str]]:
 
 
 def rows(found: RateSeries) -> Iterator[dict[str, Any]]:
-    """The latencies and rates at each request rate, as means over replications; `overloaded` as a share."""
+    """The latencies and rates at each request rate, as means over replications; `overloaded` is a share of
+    the runs.
+    """
     for run in found.runs:
         one = isinstance(run, Replications)
         each = run.runs if isinstance(run, Replications) else (run,)
@@ -591,7 +595,7 @@ def rows(found: RateSeries) -> Iterator[dict[str, Any]]:
 
 @table.table_of(of=RateSeries)
 def rates(found: RateSeries) -> Group:
-    """The capacity, a line for each rate, and what was simulated."""
+    """The capacity, a line for each rate, and the settings of the simulation."""
     stats = (f"{of.upper()} {stat}" for of in _SHOWN for stat in ("p50", "p99"))
     heads = ("requests/s", *stats, "tokens/s", "")
     shown = table.columns(heads, heads[:-1], gap=1)

@@ -1,7 +1,7 @@
 """The modules that `llmir emit` writes: a program's time and ops as JavaScript or Python source.
 
-`SourceDialect` contains the text around the printed functions; `JS` and `PY` are its two instances.
-`emit_source` returns a module with the functions `price` and `ops` of a step, which needs no other module.
+`SourceDialect` contains the text around the printed functions; `JS` and `PY` are its instances. `emit_source`
+returns a module with the functions `price` and `ops` of a step; the module needs no other module.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from . import wording
 
 
 class SourceDialect(NamedTuple):
-    """A language, the language of its exact counts, and the other text of a module.
+    """A language, the language for its exact counts, and the other text of a module.
 
-    `data` is a JSON constant, `amounts` a function that joins exact and rounded amounts in order, `steps` are
-    the functions of each phase, and `step` is one of them.
+    `data` is a JSON constant. `amounts` is a function that joins exact and rounded amounts in order. `steps`
+    are the functions of each phase, and `step` is one of them.
     """
 
     language: Language
@@ -213,7 +213,7 @@ def _parts(emission: PortableProgram, dialect: SourceDialect, version: str) -> I
 def _amounts(
     phase: str, amounts: Function, dialect: SourceDialect, calls: Mapping[Function, str]
 ) -> Iterator[str]:
-    """The amounts of ops as three functions: exact ones, rounded ones, and all in order."""
+    """The amounts of ops as three functions: exact amounts, rounded amounts, and all amounts in order."""
     exact = integer_outputs(amounts)
     kinds = "exact", "rounded"
     places: dict[str, dict[int, int]] = {kind: {} for kind in kinds}

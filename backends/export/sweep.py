@@ -44,17 +44,21 @@ REASONS = 3  # number of reasons for rejected rows
 MOST_AXES = 3
 _FIGURES = ("step", "±", "tokens/s", "peak", "fits", "bound")
 _SPENT = {"cost_usd_per_mtok": "$/Mtok", "energy_j_per_token": "J/tok ≤"}
+_SPENT_NOTES = {
+    "cost_usd_per_mtok": "price of a million tokens of such steps; set prices with --price",
+    "energy_j_per_token": wording.AT_MOST,
+}
 
 
 @exporter("csv", ".csv", of=Sweep)
 def to_csv(sweep: Sweep) -> str:
-    """A line for each row, in SI units."""
+    """A CSV line for each row, in SI units."""
     return jsonio.to_csv(list(sweep.rows()))
 
 
 @exporter("jsonl", ".jsonl", of=Sweep)
 def to_json_lines(sweep: Sweep) -> str:
-    """An object a line."""
+    """One JSON object per line."""
     return "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in sweep.rows())
 
 
@@ -81,7 +85,9 @@ def to_arrow(sweep: Sweep) -> bytes:
 
 @table.table_of(of=Sweep)
 def shown(sweep: Sweep) -> RenderableType:
-    """The first rows: axes with several values, time, memory, largest bound, price; and rejections."""
+    """The first rows (axes with several values, time, memory, largest bound, price), and the reasons for
+    rejected rows.
+    """
     from rich.text import Text
 
     names = [name for name, values in sweep.axes.items() if len(values) > 1 and name not in POINTS]
@@ -89,7 +95,8 @@ def shown(sweep: Sweep) -> RenderableType:
     rows = [row for row in islice(sweep.rows(), SHOWN) if not row["refused"]]
     spent = {name: title for name, title in _SPENT.items() if any(row[name] is not None for row in rows)}
     cells = [dict(zip((*_FIGURES, *spent.values()), _cells(row, spent), strict=True)) for row in rows]
-    # A line of 80 columns fits three axes with all results; if there are more, constant ones are shown once.
+    # A line of 80 columns has space for three axes with all results; if there are more axes, results with
+    # equal values are shown once.
     many, few = len(names) + len(points) > MOST_AXES, len(rows) > 1
     equal = [n for n in _FIGURES if many and few and len({row[n] for row in cells}) == 1]
     figures = [name for name in (*_FIGURES, *spent.values()) if name not in equal]
@@ -97,23 +104,31 @@ def shown(sweep: Sweep) -> RenderableType:
     for row, cell in zip(rows, cells, strict=True):
         at = (*(str(row[n] or "–") for n in names), *(f"{row[n]:,}" for n in points))
         table.add(columns, (*at, *(cell[name] for name in figures)))
-    alike = [("all", ", ".join(f"{name} {cells[0][name]}" for name in equal))] if equal else []
+    alike = [("results", ", ".join(f"{name} {cells[0][name]}" for name in equal))] if equal else []
     more = len(sweep) - min(len(sweep), SHOWN)
     words = [f"{more:,} more of {len(sweep):,} rows; -o FILE has all"] if more else []
     refused = Counter[str]()
     for part in sweep.parts:
         if part.refusals:
             refused[str(part.why)] += part.refusals
-    words += [f"{n:,} refused: {why}" for why, n in refused.most_common(REASONS)]
+    words += [
+        f"{n:,} of the rows refused: {why.removeprefix('shard: ')}" for why, n in refused.most_common(REASONS)
+    ]
     words += [f"{len(refused) - REASONS:,} more reasons; -o FILE has all"] if len(refused) > REASONS else []
-    head = table.pairs(
-        [*_head(sweep), *alike, *([("energy", wording.AT_MOST)] if "energy_j_per_token" in spent else [])]
-    )
-    return table.stack(Text(wording.plain(sweep.model), style="bold"), head, "", columns, "", *words)
+    head: list[RenderableType] = [
+        Text(wording.plain(sweep.model), style="bold"),
+        table.pairs([*_fixed(sweep), *alike]),
+    ]
+    notes = [*_basis(sweep)]
+    if rows:
+        notes += [("step", "time of one step, ± the mean error of its kernels on held-out shapes")]
+        notes += [("peak", "memory of the fullest GPU during the step; bound: the largest part of the time")]
+    notes += [(title, _SPENT_NOTES[name]) for name, title in spent.items()]
+    return table.stack(*head, "", columns, "", *words, *([""] if words else []), table.pairs(notes))
 
 
-def _head(sweep: Sweep) -> Iterator[tuple[str, str]]:
-    """The values that all rows share, and the cost model."""
+def _fixed(sweep: Sweep) -> Iterator[tuple[str, str]]:
+    """The values that all rows share."""
     fixed = {name: values[0] for name, values in sweep.axes.items() if len(values) == 1}
     said = {name: value for name, value in fixed.items() if value is not None}
     if said:
@@ -121,7 +136,11 @@ def _head(sweep: Sweep) -> Iterator[tuple[str, str]]:
             f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}"
             for name, value in said.items()
         )
-        yield "each", ", ".join(at)
+        yield "all rows", ", ".join(at)
+
+
+def _basis(sweep: Sweep) -> Iterator[tuple[str, str]]:
+    """The dtypes and the cost models of the rows."""
     if not {"weights", "activations", "kv", "collectives"}.isdisjoint(sweep.axes):
         for i, types in enumerate(sweep.precisions):
             yield "" if i else "precision", types
@@ -144,7 +163,7 @@ def _cells(row: dict[str, Any], spent: Iterable[str]) -> tuple[str, ...]:
 
 # File formats
 
-LINES = 1 << 13  # number of rows that are text in memory at once
+LINES = 1 << 13  # largest number of rows in memory as text
 
 
 class SweepFormat(ABC):
@@ -157,25 +176,25 @@ class SweepFormat(ABC):
 
     @abstractmethod
     def write(self, path: Path, parts: Iterable[SweepPart]) -> None:
-        """Write a file of some parts without keeping them in memory."""
+        """Write a file of some parts; only one part is in memory at a time."""
 
     @abstractmethod
     def join(self, path: Path, files: Sequence[Path]) -> None:
-        """One file of several."""
+        """Join several files into one."""
 
     @abstractmethod
     def refused(self, path: Path) -> Iterator[str | None]:
-        """The reason for rejection of each row of a file."""
+        """The reason why each row of a file was rejected; None for other rows."""
 
 
 class TextFormat(SweepFormat):
-    """Lines; the first `heading` of them name the columns."""
+    """Lines of text; the first `heading` lines contain the names of the columns."""
 
     heading: ClassVar[int] = 0
 
     @abstractmethod
     def text(self, rows: list[dict[str, Any]]) -> str:
-        """Some rows, below a heading."""
+        """The text of some rows, with a heading above them."""
 
     def write(self, path: Path, parts: Iterable[SweepPart]) -> None:
         """In pieces."""
@@ -187,7 +206,7 @@ class TextFormat(SweepFormat):
                 below = self.heading
 
     def join(self, path: Path, files: Sequence[Path]) -> None:
-        """One below the other."""
+        """Write the files one below the other."""
         with open(path, "wb") as whole:
             for i, file in enumerate(files):
                 with open(file, "rb") as part:
@@ -218,7 +237,7 @@ class JsonLinesFormat(TextFormat):
     suffix = ".jsonl"
 
     def text(self, rows: list[dict[str, Any]]) -> str:
-        """Each by name."""
+        """Find each value by its name."""
         return "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
 
     def refused(self, path: Path) -> Iterator[str | None]:
@@ -251,7 +270,7 @@ class ColumnFormat(SweepFormat):
                 file.write_table(Sweep(self.axes, [part]).to_arrow())
 
     def join(self, path: Path, files: Sequence[Path]) -> None:
-        """Merge small tables of several parts into tables as large as those of one part."""
+        """Combine small tables of several parts into tables as large as those of one part."""
         import pyarrow
 
         some: list[Any] = []
@@ -275,7 +294,7 @@ class ParquetFormat(ColumnFormat):
     suffix = ".parquet"
 
     def writer(self, path: Path) -> Any:
-        """Names are stored once, figures as they are."""
+        """Names are stored once (as a dictionary), and numbers as they are."""
         from pyarrow import parquet, types
 
         names = [field.name for field in self.schema if types.is_string(field.type)]
@@ -296,7 +315,7 @@ class ArrowFormat(ColumnFormat):
     suffix = ".arrow"
 
     def writer(self, path: Path) -> Any:
-        """A file, not a stream."""
+        """Write a file, not a stream."""
         import pyarrow
 
         return pyarrow.ipc.new_file(str(path), self.schema)
@@ -321,16 +340,17 @@ FORMATS: Mapping[str, Callable[[Mapping[str, Any]], SweepFormat]] = {
 
 # Folders of parts
 
-# Number of the structure, key of its content, rows, digest of the file, and whether its worker was lost.
+# A part's name: number of the structure, key of its content, rows, digest of the file, and whether its worker
+# was lost.
 _PART = re.compile(r"\d{5,}-([0-9a-f]{32})-(\d+)-([0-9a-f]{32})(-lost)?\.(?:csv|jsonl|parquet|arrow)")
 _LOG = logging.getLogger("llmir")
 
 
 @dataclass(frozen=True)
 class SweepFile(Pairs):
-    """A sweep in a file, or in a folder of parts: the numbers of rows and of rejected rows.
+    """A sweep in a file, or in a folder of parts; it counts rows and rejected rows.
 
-    `why` is the first reason, and `read` the number of structures that already existed.
+    `why` is the first reason for a rejection, and `read` is the number of structures that already existed.
     """
 
     path: str
@@ -367,7 +387,7 @@ class RowCounts(NamedTuple):
 class SweepFolder:
     """The folder of the parts, and the final file.
 
-    `target` is the file into which they are joined; None if the folder itself is the target.
+    `target` is the file into which parts are joined; None if the result is the folder itself.
     """
 
     def __init__(self, path: Path, form: str, target: Path | None, shown: str) -> None:
@@ -378,9 +398,9 @@ class SweepFolder:
 
     @classmethod
     def of(cls, path: str | os.PathLike[str], form: str | None) -> SweepFolder:
-        """Interpret a path; InputError for an unknown format or an invalid path.
+        """Find the format for a path; InputError for an unknown format or an invalid path.
 
-        OutputError if it cannot be written.
+        OutputError if the file cannot be written.
         """
         arguments.path("path", path)
         said = os.fspath(path)  # a Path has no / at its end
@@ -395,7 +415,7 @@ class SweepFolder:
             got = f"suffix {suffix!r} is unknown" if suffix else "no suffix"
             raise InputError(f"{plain(said)}: {got}; allowed are {known}, and a folder that ends in /")
         if form not in (None, by):
-            raise InputError(f"{plain(said)}: the suffix says {by}, format says {form}")
+            raise InputError(f"{plain(said)}: the suffix means {by}, but the format is {form}")
         target = check_writable(said)
         return cls(target.with_name(f"{target.name}.parts"), by, target, said)
 
@@ -421,7 +441,7 @@ class SweepFolder:
             raise OutputError(f"{plain(self.shown, limit=1000)}: {reason}") from None
 
     def find(self, index: int, key: str) -> RowCounts | None:
-        """The complete part of that key, moved to that position; None if it must be computed."""
+        """The complete part with this key, moved to this position; None if it has to be computed."""
         self._keys[index] = key
         file = self._there.get(key)
         if file is None or file.suffix != self.format.suffix:
@@ -435,7 +455,9 @@ class SweepFolder:
         return counts
 
     def _checked(self, file: Path) -> RowCounts | None:
-        """The rows of a part; None, and the part is removed, if its content does not match its name."""
+        """The rows of a part; if its content does not match its name, the part is removed and the result is
+        None.
+        """
         said = _PART.fullmatch(file.name)
         if said and file.is_file() and _digest(file) == said[3]:
             counts = _counts(self.format, file)
@@ -466,17 +488,17 @@ class SweepFolder:
         self._put(index, file, counts)
 
     def _put(self, index: int, file: Path, counts: RowCounts) -> None:
-        lost = "-lost" if counts.why == LOST else ""  # retried by the next call
+        lost = "-lost" if counts.why == LOST else ""  # the next call tries again
         of = f"{index:05}-{self._keys[index]}-{counts.rows}-{_digest(file)}"
         place = self.path / f"{of}{lost}{self.format.suffix}"
         if file.parent != place.parent:
             move(file, place)
-        elif file != place:  # a part of an earlier run, on the disk already
+        elif file != place:  # a part of an earlier run that is already on the disk
             os.replace(file, place)
         self.found[index] = place, counts
 
     def left(self, of: int) -> str:
-        """The message after an interrupt."""
+        """The message that is shown after an interrupt."""
         whole = f"{len(self.found):,} of {of:,} structures are whole"
         place = self.path if os.path.isabs(self.shown) else os.path.relpath(self.path)
         return f"interrupted; {whole} in {place}, from which the same command goes on"

@@ -1,8 +1,8 @@
 """Reports as tables: with rich on a terminal, as HTML in notebooks.
 
 `workload` and `report` print a request and a step, `ops` the table of ops. `text` fits a table into 80
-columns; `columns`, `pairs` and `stack` are the parts that other exporters use; `table_of` registers a
-table. `FixedRuleTable` gives a table a rule as long as its rows in every version of rich.
+columns. `columns`, `pairs` and `stack` build the parts that other exporters use, and `table_of` registers a
+table. `FixedRuleTable` draws the line of a table as long as its rows, with every version of rich.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ Make = TypeVar("Make", bound="Callable[..., RenderableType]")
 
 BOUND_STYLES = {"memory": "blue", "compute": "dark_orange", "network": "magenta", "overhead": "bright_black"}
 
-WIDE = 80  # columns of a terminal, to which prose and cells of prose are wrapped
+WIDE = 80  # width of a terminal, in characters, to which prose and cells with prose are wrapped
 LEAST = 16  # width of a wrapped column
-NAME = 20  # width of an op's name; a longer one continues on the next line
+NAME = 20  # width of an op's name; a longer name continues on the next line
 
 LINES = 400  # most lines of text in a notebook; unrolled layers would give thousands
-LONG = 24  # characters of a cell that a page wraps
+LONG = 24  # number of characters after which a page wraps a cell
 NEWLINE = "\n"
 EMPTY = OpLine(*[""] * len(OpLine._fields))
 
 
 def text(table: RenderableType, *, colour: bool = False) -> str:
-    """A table as text, in 80 columns if its wrapped text allows it; nothing is truncated."""
+    """A table as text, in 80 columns if its wrapped text allows that; nothing is cut off."""
     from rich.console import Console
 
     console = Console(
@@ -64,7 +64,7 @@ def text(table: RenderableType, *, colour: bool = False) -> str:
 
 
 def _fit(part: RenderableType, room: int) -> RenderableType:
-    """`part` with its wrappable text wrapped to `room` columns."""
+    """A copy of `part` whose text is wrapped to `room` columns where possible."""
     from rich.console import Group
     from rich.constrain import Constrain
     from rich.padding import Padding
@@ -83,7 +83,7 @@ def _fit(part: RenderableType, room: int) -> RenderableType:
 
 
 def _shrink(table: Table, room: int) -> None:
-    """Narrow the widest wrappable columns of a table to `room` columns in total."""
+    """Narrow the widest columns that can be wrapped, so that the table has `room` columns in total."""
     from rich.cells import cell_len
 
     def widest(column: Column) -> int:
@@ -117,10 +117,10 @@ def table_of(of: type) -> Callable[[Make], Make]:
 def columns(
     headings: Sequence[str], numeric: Iterable[str] = (), prose: Iterable[str] = (), *, gap: int = 2
 ) -> Table:
-    """An empty table with a line under its headings; its cells are neither truncated nor markup.
+    """An empty table with a line under its headings; cells are never cut off, and their text is not markup.
 
-    The columns `numeric` are right-aligned, those of `prose` wrap if the table is too wide. Columns are at
-    least `gap` apart.
+    The columns in `numeric` are right-aligned; the columns in `prose` are wrapped if the table is too wide.
+    Columns are at least `gap` characters apart.
     """
     from rich import box
     from rich.text import Text
@@ -152,7 +152,9 @@ def add(table: Table, cells: Iterable[str], style: str = "", styles: Sequence[st
 
 
 def pairs(rows: Iterable[tuple[str, ...]], prose: Sequence[int] = (-1,)) -> Table:
-    """Labels with values; the columns `prose`, by default the last, wrap if the table is too wide."""
+    """Labels with values; the columns in `prose` (by default the last one) are wrapped if the table is too
+    wide.
+    """
 
     table = FixedRuleTable(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
     for row in rows:
@@ -164,7 +166,9 @@ def pairs(rows: Iterable[tuple[str, ...]], prose: Sequence[int] = (-1,)) -> Tabl
 
 
 def sections(headings: Sequence[str], lines: Sequence[list[str]], keys: int) -> list[RenderableType]:
-    """Tables of equal width, each of lines that share all keys (their first cells) except the last two."""
+    """Tables of equal width; the lines of each table share all keys (their first cells) except the last
+    two.
+    """
     from rich.text import Text
 
     shared = max(keys - 2, 0)
@@ -191,7 +195,7 @@ def workload(workload: Workload) -> Group:
 
 
 def answer_sections(workload: Workload, *answers: RenderableType) -> Group:
-    """The request, these results, their basis, and the time of each step by op."""
+    """The request, the given results, their basis, and the time of each step by op."""
     from rich.console import Group
     from rich.text import Text
 
@@ -207,7 +211,7 @@ def answer_sections(workload: Workload, *answers: RenderableType) -> Group:
 
 @table_of(of=Report)
 def report(report: Report) -> Group:
-    """One step with its results and ops; for a grid, its ranges."""
+    """One step with its results and ops; for a grid, the ranges of its results."""
     from rich.console import Group
     from rich.text import Text
 
@@ -224,7 +228,7 @@ def report(report: Report) -> Group:
 
 @table_of(of=Pairs)
 def lines(result: Pairs) -> Table:
-    """A label and its words a line."""
+    """Lines that each consist of a label and its text."""
     return pairs(result.pairs())
 
 
@@ -238,7 +242,7 @@ def _steps(steps: list[tuple[str, Report]]) -> Table:
 
 def ops(report: Report) -> Table:
     """The rows of a step, grouped by the body that repeats them."""
-    # A terminal's table has separate lines for group and repeat, and no space for all columns.
+    # On a terminal, group and repeat are on separate lines, because there is no space for all columns.
     fields = wording.fields(report)
     left_out = {"group", "repeat", "kind", "shape", *(["intensity"] if "ideal" in fields else [])}
     chosen = [f for f in fields if f not in left_out]
@@ -257,7 +261,7 @@ def ops(report: Report) -> Table:
         add(table, [getattr(line, f) for f in chosen], style, styles)
 
     lines = zip(wording.op_lines(report), report.ops, strict=True)
-    shown: dict[tuple[OpLine, ...], str] = {}  # the content of a stage, and its first appearance
+    shown: dict[tuple[OpLine, ...], str] = {}  # stages by content, with the first stage of each content
     for (group, times), members in groupby(lines, key=lambda pair: (pair[0].group, pair[0].repeat)):
         inside = list(members)
         if group:
@@ -283,7 +287,7 @@ def _step(report: Report) -> Iterator[RenderableType]:
 
 @exporter("html", ".html", of=Report)
 def report_html(report: Report) -> str:
-    """One step as HTML; on a grid, its ranges."""
+    """One step as HTML; for a grid, its ranges."""
     title = f"{wording.model_on_devices(report)}: {wording.step_title(report)}"
     if report.shape:
         table = html(("figure", "least", "most"), wording.ranges(report))
@@ -310,7 +314,7 @@ def workload_html(workload: Workload) -> str:
 
 @exporter("html", ".html", of=Displayable)
 def plain_html(thing: Displayable) -> str:
-    """The first lines of the printed form, for results without HTML."""
+    """The first lines of the printed form, for results that have no HTML form."""
     lines = str(thing).splitlines()
     more = [f"… {len(lines) - LINES:,} more lines; print() shows them"] if len(lines) > LINES else []
     return f"<pre>{escape(NEWLINE.join(lines[:LINES] + more))}</pre>"
@@ -328,7 +332,7 @@ def caption(text: str, tag: str = "b") -> str:
 
 
 def html(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> str:
-    """A table as HTML; columns `right` contain numbers, empty columns are omitted."""
+    """A table as HTML; the columns in `right` contain numbers, and empty columns are omitted."""
     numeric, lines = set(right), list(rows)
     kept = [i for i, heading in enumerate(headings) if any(line[i] for line in lines) or not heading]
 
@@ -348,7 +352,9 @@ def html(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable
 
 
 class FixedRuleTable(Table):
-    """Rich before 14.3 counts a padding of the last column that it does not draw: its rules are too long."""
+    """Before version 14.3, rich counts a padding of the last column that it does not draw, so its lines are
+    too long.
+    """
 
     def _get_padding_width(self, column_index: int) -> int:
         _, right, _, left = self.padding

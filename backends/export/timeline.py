@@ -1,9 +1,10 @@
 """Timelines of steps and simulations as trace files for Perfetto and chrome://tracing.
 
-The format is Chrome's ("Trace Event Format", Google 2016) with the categories and arguments of Kineto
-(pytorch/kineto, libkineto/src/output_json.cpp): a process per rank, a thread per stream, times in µs. `trace`
-builds the document of a step or request. `serving_trace` builds that of a simulation: a process per server,
-with steps, counters, and requests as nestable asynchronous events, because many run at once.
+The format is Chrome's ("Trace Event Format", Google 2016), with the categories and arguments of Kineto
+(pytorch/kineto, libkineto/src/output_json.cpp): a process per rank, a thread per stream, and times in µs.
+`trace` builds the document of a step or request. `serving_trace` builds the document of a simulation: a
+process per server, with steps, counters, and requests. Requests are nestable asynchronous events, because
+many run at the same time.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from .files import check_writable, write
 
 Event = dict[str, Any]
 SUFFIXES = (".json", ".json.gz")
-WAITS = 0  # the thread of waits: engine CPU time and others
+WAITS = 0  # the thread that shows waits: engine CPU time and others
 PHASES = ("encode", "prefill", "decode", "draft", "both")
 
 
@@ -44,16 +45,16 @@ def write_trace(
 ) -> Path:
     """Write the steps of a job, one after another, to a `.json` or `.json.gz`; return the path.
 
-    The ranks of a pipeline stage do the same work, so the first of each represents them; with `rank` it is
-    the file of one rank, as the profiler writes it. `InputError` for an unknown step or rank, `OutputError`
-    for a file that cannot be written.
+    The ranks of a pipeline stage do the same work, so the first rank of each stage stands for the others;
+    with `rank`, the file contains one rank, as a profiler writes it. `InputError` for an unknown step or
+    rank, `OutputError` for a file that cannot be written.
     """
     return write_document(lambda: trace(job, phase=phase, rank=rank), path)
 
 
 def write_document(make: Callable[[], Event], path: str | os.PathLike[str]) -> Path:
-    """Write the result of `make` to a `.json` or `.json.gz` file; OutputError in advance if it is
-    impossible.
+    """Write the result of `make` to a `.json` or `.json.gz` file; raise OutputError before the work starts if
+    this is impossible.
     """
     target = check_target(path)
     text = json.dumps(make(), ensure_ascii=False, allow_nan=False)
@@ -63,7 +64,7 @@ def write_document(make: Callable[[], Event], path: str | os.PathLike[str]) -> P
 
 
 def check_target(path: str | os.PathLike[str]) -> Path:
-    """The path; OutputError if it cannot be written, or has no suffix of a trace."""
+    """The path; OutputError if it cannot be written, or if its suffix is not that of a trace."""
     target = check_writable(path)
     if not target.name.lower().endswith(SUFFIXES):
         shown = plain(os.fspath(path), limit=1000)
@@ -144,7 +145,7 @@ def _step(number: int, title: str, rank: int, slices: Sequence[TimeSlice], start
     yield from _blocks(slices, rank, start_s, 0)
     live = -1.0
     for s in slices:
-        if s.time_s:  # a slice without time is not a kernel
+        if s.time_s:  # a slice that takes no time is not a kernel
             yield _slice(s, rank, start_s)
         if s.kind == OVERHEAD:
             yield counter("memory bandwidth", rank, start_s + s.start_s, {"B/s": 0})
@@ -175,7 +176,7 @@ def _blocks(slices: Iterable[TimeSlice], rank: int, start_s: float, depth: int) 
 
 
 def _slice(s: TimeSlice, rank: int, start_s: float) -> Event:
-    """A kernel, or a wait on a separate thread."""
+    """A kernel; or a wait, which is on a separate thread."""
     args: Event = {"path": s.path, "micro_batch": s.micro_batch, "bound": s.bound, "basis": s.basis}
     if s.error is not None:
         args["mean relative error"] = s.error
@@ -187,21 +188,23 @@ def _slice(s: TimeSlice, rank: int, start_s: float) -> Event:
     args |= {"device": rank, "stream": s.stream, **{key: getattr(s, key) for key in counts}}
     called = (
         f"ncclDevKernel_{name}" if s.comm_bytes else name
-    )  # the name by which tools identify a collective
+    )  # the name by which profiling tools recognize a collective
     return complete_event("kernel", called, rank, s.stream, *times, args)
 
 
 def complete_event(
     cat: str, name: str, rank: int, thread: int, start_s: float, end_s: float, args: Event
 ) -> Event:
-    """A complete event in whole nanoseconds, so that adjacent and nested events remain so after reading."""
+    """A complete event in whole nanoseconds, so that adjacent and nested events stay adjacent and nested
+    after reading.
+    """
     start, end = round(start_s * 1e9), round(end_s * 1e9)
     event = {"ph": "X", "cat": cat, "name": name, "pid": rank, "tid": thread}
     return {**event, "ts": start / 1000, "dur": (end - start) / 1000, "args": args}
 
 
 def counter(name: str, rank: int, at_s: float, args: Event) -> Event:
-    """Values from a time on."""
+    """Counter values that apply from a time on."""
     return {"ph": "C", "name": name, "pid": rank, "tid": WAITS, "ts": round(at_s * 1e9) / 1000, "args": args}
 
 
@@ -240,7 +243,7 @@ def _server(number: int, name: str, device: str) -> Iterator[Event]:
 
 
 def _steps(found: Simulation, servers: int) -> Iterator[Event]:
-    """A slice for each run of equal steps, and counters of requests in decode, in prefill and waiting."""
+    """A slice for each series of equal steps, and counters of requests in decode, in prefill and waiting."""
     columns = {name: column.tolist() for name, column in found.events.items()}
     where = columns.get("replica") or [0] * len(columns["start_s"])
     last = [0.0] * servers
@@ -278,10 +281,10 @@ def _requests(found: Simulation) -> Iterator[Event]:
             ("decode", begins, found.end_s, later),
         ]
     for name, starts, ends, servers in phases:
-        until = np.minimum(ends, found.end_s)  # if a request is given up before
+        until = np.minimum(ends, found.end_s)  # if a request is given up before this time
         rows = zip(starts.tolist(), until.tolist(), servers.tolist(), strict=True)
         for number, (start, end, server) in enumerate(rows):
-            if end > start:  # skip missing spans and those without duration
+            if end > start:  # skip spans that are missing or take no time
                 event = {"cat": "request", "name": name, "id": number, "pid": server, "tid": STREAM}
                 yield {**event, "ph": "b", "ts": round(start * 1e9) / 1000, "args": {"request": number}}
                 yield {**event, "ph": "e", "ts": round(end * 1e9) / 1000}

@@ -63,7 +63,7 @@ def intensity(x: float) -> str:
 
 
 def percent(x: float) -> str:
-    """A share of one; one decimal below ten percent.
+    """A share from 0 to 1 as a percentage, with one decimal below ten percent.
 
     >>> [percent(x) for x in (0.312, 0.0441, 0.0004, 0, 1)]
     ['31%', '4.4%', '<0.1%', '0%', '100%']
@@ -79,7 +79,7 @@ def percent(x: float) -> str:
 
 
 def share_met(share: float) -> str:
-    """A share of requests, rounded down, so that it is 100% only if all meet the limit.
+    """A share of requests, rounded down, so that it is 100% only if all requests meet the limit.
 
     >>> [share_met(x) for x in (1, 0.9999, 0.5)]
     ['100.0%', '99.9%', '50.0%']
@@ -97,12 +97,12 @@ def count(n: float) -> str:
 
 
 def _rounded(x: float) -> float:
-    """`x` > 0 to three significant digits."""
+    """`x` > 0 with three significant digits."""
     return round(x, 2 - math.floor(math.log10(x)))
 
 
 def _scaled(x: float, scales: tuple[tuple[float, str], ...], unit: str = "") -> str:
-    """`x` in the largest unit that leaves at least 1; small integers stay integers."""
+    """`x` in the largest unit in which it is at least 1; small integers stay integers."""
     x = float(x)
     if not math.isfinite(x):
         return digits(x)

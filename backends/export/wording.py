@@ -1,4 +1,4 @@
-"""The words and cells of reports, shared by terminal, Markdown and notebooks.
+"""The texts and cells of reports, which the terminal, Markdown and notebooks share.
 
 Order of the file: cost in dollars and energy (`cost_lines`), the lines above a table of ops (`head_lines`,
 `result_lines`, `step_lines`), and the rows of that table as short strings (`OpLine`, `op_lines`).
@@ -31,11 +31,11 @@ from . import units
 
 # Cost in dollars and energy
 
-AT_MOST = "at most, as if boards drew the limit of their power all the time"
+AT_MOST = "an upper bound: all GPUs at their power limit all the time"
 
 
 def usd(x: float | None) -> str:
-    """Dollars; `–` without a price.
+    """Dollars as text; `–` without a price.
 
     >>> usd(0.1234), usd(None)
     ('$0.123', '–')
@@ -44,7 +44,7 @@ def usd(x: float | None) -> str:
 
 
 def joules(x: float | None) -> str:
-    """Joules; `–` without a known power.
+    """Joules as text; `–` without a known power.
 
     >>> joules(1.234), joules(0.0125), joules(None)
     ('1.23 J', '12.5 mJ', '–')
@@ -55,7 +55,9 @@ def joules(x: float | None) -> str:
 
 
 def cost_lines(job: Workload) -> list[tuple[str, str]]:
-    """The cost and energy of a workload's tokens; empty if the device has neither price nor power limit."""
+    """The cost and energy of a workload's tokens; empty if neither the price nor the power limit of the
+    device is known.
+    """
     found, of = cost_breakdown(job), "image" if job.program.patches else "output token"
     cost = f"{_parts(found, _usd, f'per million {of}s', 'per million tokens')}; {device_price(job.device)}"
     limit = f"at the board limit of {_watts(job.device)}"
@@ -65,7 +67,9 @@ def cost_lines(job: Workload) -> list[tuple[str, str]]:
 
 
 def compare_costs(job: Workload, first: float, second: float) -> list[tuple[str, str, str]]:
-    """Rows with cost and energy of output tokens on the devices of a job, at two rates per second."""
+    """Rows with the cost and energy of output tokens on the devices of a job, at two rates in tokens per
+    second.
+    """
     one, other = (operating_cost(job.device, job.program.devices, rate) for rate in (first, second))
     cost = ("$/million output", usd(one.usd_per_mtok), usd(other.usd_per_mtok))
     energy = ("energy, at most", joules(one.joules_per_token), joules(other.joules_per_token))
@@ -90,7 +94,7 @@ def _joules(of: OperatingCost) -> str:
 
 
 def _parts(found: CostBreakdown, figure: Callable[[OperatingCost], str], per: str, each: str) -> str:
-    """The total, and its parts per token: prompt tokens, and output tokens after the first."""
+    """The total per output token and its parts: prompt tokens, and output tokens after the first."""
     parts = [
         f"{w} {figure(part)}" for w, part in (("prefill", found.input), ("decode", found.output)) if part
     ]
@@ -110,7 +114,7 @@ def percent_off(error: Number | None) -> str:
 
 
 def plain(text: object) -> str:
-    """`text` on one line, without control characters."""
+    """`text` on one line and without control characters."""
     words = str(text)
     return words if words.isprintable() else "".join(c if c.isprintable() else " " for c in words)
 
@@ -142,7 +146,7 @@ def moved(report: Report, how: str) -> str:
 
 
 def bounds(report: Report) -> str:
-    """The shares of time by bound, largest first."""
+    """The shares of the time by bound; the largest comes first."""
     shares = sorted(((s, b) for b, s in report.bound.items() if s), reverse=True)
     return ", ".join(f"{bound} {units.percent(share)}" for share, bound in shares) or _NONE
 
@@ -156,7 +160,7 @@ def step_title(report: Report) -> str:
 
 
 def images(count: Number, patches: int) -> str:
-    """The number of images, and the patches of each."""
+    """The number of images and the number of patches of each."""
     number = _number(count)
     return f"{number} {'image' if number == '1' else 'images'} of {patches:,} patches"
 
@@ -174,7 +178,8 @@ def _number(value: Number) -> str:
     return f"{int(value):,}"
 
 
-ANSWER_LINES = ("model", "not counted", "device", "workload")  # of `head_lines`, above the results
+# names of lines of `head_lines`, above the results
+ANSWER_LINES = ("model", "not counted", "device", "workload")
 
 
 def subject_lines(workload: Workload) -> list[tuple[str, str]]:
@@ -216,13 +221,15 @@ def head_lines(workload: Workload) -> list[tuple[str, str]]:
 
 
 def left_out_line(*programs: Program) -> list[tuple[str, str]]:
-    """The line of a header with the parts of multimodal models that no figure counts; empty for others."""
+    """The line of the heading that lists parts of a multimodal model that no figure counts; empty for other
+    models.
+    """
     parts = dict.fromkeys(part for p in programs for part in p.left_out.split(", ") if part)
     words = f"weights, memory and time of the {plain(' and the '.join(parts))}"
     return [("not counted", words)] if parts else []
 
 
-# The lines of `head_lines` that are also above the results of a server.
+# The lines of `head_lines` that are also shown above the results of a server.
 SERVER_LINES = ("model", "not counted", "precision", "device", "links", "cost model")
 
 
@@ -236,7 +243,7 @@ def _request_lines(w: Workload) -> str:
 
 
 def basis_lines(*reports: Report) -> list[tuple[str, str]]:
-    """The cost model of some steps, and the basis of the times of each kind of op, by share."""
+    """The cost model of some steps, and for each kind of op the basis of its time, ordered by share."""
     said = [("cost model", cost_model(reports[0]))]
     if reports[0].cost_model == "calibrated":
         found: dict[Basis, dict[str, float]] = {}
@@ -264,13 +271,13 @@ def cost_model(report: Report) -> str:
 
 
 def basis_text(report: Report) -> str:
-    """The basis of times in few words: calibrated, transferred from H100-SXM, efficiency."""
+    """The basis of times in a few words: calibrated, transferred from H100-SXM, efficiency."""
     whose = calibration_source(report.device) if report.cost_model == "calibrated" else None
     return f"transferred from {whose.name}" if whose and whose != report.device else report.cost_model
 
 
 def error_band(error: Number | None) -> str:
-    """` ± 9%`; empty for a bound."""
+    """Text such as ` ± 9%`; empty for a bound."""
     return "" if error is None else f" ± {percent_off(error)}"
 
 
@@ -291,14 +298,14 @@ def devices(program: Program, device: Device) -> str:
 
 
 def _peaks(report: Report) -> str:
-    """The dtypes at whose matrix rates the program runs."""
+    """The dtypes whose matrix rates the program uses."""
     dtypes = dict.fromkeys(row.work.dtype.name for row in report.plan.rows if row.work.matrix)
     rates = dict.fromkeys(report.device.matrix_peak(name) for name in dtypes)
     return "".join(f", {units.flops(rate)}/s in {unit}" for rate, unit in rates)
 
 
 def result_lines(workload: Workload) -> list[tuple[str, str]]:
-    """The results: times, throughput, and whether it fits."""
+    """The results: times, throughput, and whether the workload fits."""
     w, tpot = workload, workload.tpot_s
     later = "–, one token is all there is"
     if tpot is not None and w.decode:
@@ -322,7 +329,7 @@ def result_lines(workload: Workload) -> list[tuple[str, str]]:
 
 
 def memory(w: Workload) -> list[tuple[str, str]]:
-    """Whether a workload fits, the parts of its peak, and how much would fit."""
+    """Whether a workload fits in memory, the terms of its peak, and how much would fit."""
     limit = f"{units.bytes(w.capacity_bytes)} ({_share(w)})"
     verdict = "yes" if w.fits else "NO" + (f", {over}" if (over := too_many(w)) else "")
     return [
@@ -334,9 +341,10 @@ def memory(w: Workload) -> list[tuple[str, str]]:
 
 
 def _peak_parts(w: Workload) -> str:
-    """The terms of the peak on the fullest rank; empty without the memory rule of an engine."""
+    """The terms of the peak on the fullest rank; empty if there is no memory rule of an engine."""
     of = w.memory
-    if not w.pool or of.rule == "static":  # SGLang's activations are outside of the memory it may use
+    # SGLang's activations are outside of the memory share that it may use
+    if not w.pool or of.rule == "static":
         return ""
     reserved = of.activation_bytes + of.overhead_bytes
     caches = w.peak_bytes(w.batch) - of.weight_bytes - reserved
@@ -347,7 +355,7 @@ def _peak_parts(w: Workload) -> str:
 
 
 def _largest(w: Workload) -> str:
-    """The largest batch, and the number of its requests that an engine runs at once by default."""
+    """The largest batch, and how many of its requests an engine runs at once by default."""
     if not w.max_batch:
         return "none, not even 1 fits"
     usual = w.pool.sequences * w.program.parallelism.dp if w.pool else w.max_batch
@@ -357,13 +365,13 @@ def _largest(w: Workload) -> str:
 
 
 def too_many(w: Workload) -> str:
-    """A note that the engine runs fewer sequences at once, independent of memory; empty otherwise."""
+    """A note that the engine runs fewer sequences at once than memory allows; empty if it does not."""
     most = w.pool.at_once if w.pool else w.batch
     return f"{most:,} of {w.batch:,} requests may run at once" if w.batch > most else ""
 
 
 def _cut(w: Workload) -> str:
-    """The number of prefill steps, if several, and when prompts have their first tokens."""
+    """The number of prefill steps, if there are several, and when prompts have their first tokens."""
     if not (budget := chunk_budget(w)):
         more = w.pool and w.batch * (w.length - w.cached) > w.pool.tokens * w.program.parallelism.dp
         return ", all prompts in one step" if more or (w.chunk == ALL and w.pool) else ""
@@ -377,7 +385,9 @@ def prefill_steps(w: Workload) -> int:
 
 
 def chunk_budget(w: Workload) -> str:
-    """The tokens of a prefill step, and the origin of this limit; empty if one step prefills all prompts."""
+    """The tokens of a prefill step, and where this limit comes from; empty if one step prefills all
+    prompts.
+    """
     if not w.budget or prefill_steps(w) == 1:
         return ""
     tokens = "1 token" if w.budget == 1 else f"{w.budget:,} tokens"
@@ -385,13 +395,13 @@ def chunk_budget(w: Workload) -> str:
 
 
 def phase_title(w: Workload, name: str, report: Report) -> str:
-    """A phase with a description of its step, or of the largest of several."""
+    """A phase and its step, or the largest of its steps."""
     of = f", the largest of {prefill_steps(w):,} steps" if name == "prefill" and prefill_steps(w) > 1 else ""
     return f"{TITLES[name]}{of}: {step_title(report)}"
 
 
 def capacity(of: MemoryBreakdown) -> str:
-    """Tokens of cache, and requests of that length."""
+    """The number of tokens in the cache, and the number of requests of that length."""
     tokens = "any number of" if of.kv_tokens is None else f"{of.kv_tokens:,}"
     each = f"{of.request_tokens:,} token{'' if of.request_tokens == 1 else 's'}"
     return f"{tokens} tokens: {of.max_requests:,} requests of {each}"
@@ -407,12 +417,12 @@ def _share(workload: Workload) -> str:
 
 
 def _caches(priced: Report | Workload) -> str:
-    """How caches are reserved, if not by their bytes."""
+    """How the cache policy reserves memory, if not by the exact bytes."""
     return "" if priced.cache_policy == "exact" else f", caches {priced.cache_policy}"
 
 
 def rates(w: Workload) -> list[tuple[str, str]]:
-    """One line with times and throughput, of requests or of images."""
+    """A line with times and throughput, of requests or of images."""
     if w.program.patches:
         rate = units.digits(w.batch / w.e2e_s) if w.e2e_s else _NONE
         return [("step", units.time(w.e2e_s)), (rate, "images/s")]
@@ -421,7 +431,7 @@ def rates(w: Workload) -> list[tuple[str, str]]:
 
 
 def step_lines(report: Report) -> list[tuple[str, str]]:
-    """The figures of one step of one point."""
+    """The results of one step at one point."""
     return [
         ("time", units.time(report.time_s) + error_band(report.error)),
         *([("roofline", ideal_time(report))] if report.cost_model != "ideal" else []),
@@ -440,7 +450,7 @@ def step_lines(report: Report) -> list[tuple[str, str]]:
 
 
 def compare_steps(reports: Iterable[Report]) -> list[tuple[str, ...]]:
-    """A row for each property of some steps: its name, and its value in each."""
+    """A row for each property of some steps: its name, and its value for each step."""
     figures = [dict(step_lines(report)) for report in reports]
     longest = max(figures, key=len)
     return [(name, *(of.get(name, _NONE) for of in figures)) for name in longest]
@@ -489,7 +499,9 @@ def phases(workload: Workload) -> list[tuple[str, Report]]:
 
 
 class OpLine(NamedTuple):
-    """One op in a table; times, FLOPs and bytes are of one execution, the share covers all repeats."""
+    """One op in a table; times, FLOPs and bytes are those of one execution, and the share covers all
+    repeats.
+    """
 
     group: str
     name: str
@@ -533,7 +545,7 @@ REMARKS = {
 
 
 def op_lines(report: Report) -> list[OpLine]:
-    """The rows of one point, in schedule order."""
+    """The rows at one point, in schedule order."""
     return [_line(op) for op in report.ops]
 
 
@@ -558,7 +570,7 @@ def _line(op: OpCost) -> OpLine:
 
 
 def _roles(figures: Mapping[str, Any]) -> str:
-    """The percentages of moved bytes for weights, KV cache and activations.
+    """How the moved bytes are split into weights, KV cache and activations, in percent.
 
     >>> _roles({f"{role}_bytes": n for role, n in zip(TRAFFIC, (667, 300, 0, 33, 0))})
     '67/0/33'
@@ -580,7 +592,7 @@ def _ideal(least: Number, time: Number) -> str:
 
 
 def total_line(report: Report) -> OpLine:
-    """The step: the sum over every op and its repeats."""
+    """The whole step: the sum over all ops and their repeats."""
     moved = report.read_bytes + report.write_bytes
     return OpLine(
         "",
@@ -609,7 +621,9 @@ def flat(report: Report) -> tuple[list[str], list[list[str]], list[int]]:
 
 
 def fields(report: Report) -> list[str]:
-    """The columns for ops: the roofline share only for other cost models; errors only if known."""
+    """The columns for ops. The roofline share is shown only for other cost models, and errors only if they
+    are known.
+    """
     hidden = {"ideal": {"ideal", "error"}, "calibrated": set[str]()}.get(report.cost_model, {"error"})
     return [f for f in OpLine._fields if f not in hidden]
 
@@ -621,7 +635,7 @@ def remarks(report: Report) -> tuple[str, ...]:
 
 
 def sums(report: Report) -> list[str]:
-    """The sum of the rows on each stage; empty if all rows are ops."""
+    """A note that the rows add up on each stage; empty if all rows are ops."""
     found = []
     for stage in report.stages:
         others = (row for row in report.ops if row.kind == OVERHEAD and row.stage == stage.stage)

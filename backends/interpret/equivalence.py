@@ -1,9 +1,9 @@
 """Equivalence of two programs: run both in NumPy on short axes, from equal weights.
 
 `shorten` makes programs small: every length above `MAX_KEPT_LENGTH` is replaced by a shorter one. Short
-lengths are equal in all programs, in the same order, even, multiples of the ranks that split any axis, and
-distinct if the originals are. All layers remain, and windows become shorter than the few tokens. `equivalent`
-compares a prefill and one more token.
+lengths are the same in all programs and in the same order. They are even, multiples of the ranks that split
+any axis, and distinct if the original lengths are. All layers stay, and windows become shorter than the few
+tokens of a run. `equivalent` compares a prefill and one more token.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ROTATED = 4  # most rotated elements of a head, if not all are rotated
 
 
 def shorten(programs: Sequence[Program]) -> list[Program]:
-    """The programs on short axes; InputError for one that defines its own rules about lengths."""
+    """The programs with short axes; InputError for a program with its own rules about lengths."""
     every = [phase for program in programs for phase in (program, *program.phases.values())]
     fixed = {n for program in every for n in _lengths(program, FIXED)}
     lengths = sorted({n for program in every for n in _lengths(program) if n > MAX_KEPT_LENGTH} - fixed)
@@ -77,7 +77,7 @@ def _shortened(program: Program, short: dict[int, int]) -> Program:
         graphs = inner_first(program, lambda graph: _graph(graph, short))
         return verify(program.replace(graphs=graphs, phases=phases))
     except VerifyError as error:
-        raise InputError(f"{program.name} cannot be made small enough to run: {error}") from None
+        raise InputError(f"{program.name} has no form small enough for NumPy: {error}") from None
 
 
 def _graph(graph: Graph, short: dict[int, int]) -> Graph:
@@ -90,7 +90,7 @@ def _graph(graph: Graph, short: dict[int, int]) -> Graph:
 
 
 def _op(op: Op, short: dict[int, int]) -> Op:
-    """Sources with short types, and ops with short numbers of experts."""
+    """Sources with short types, and ops with a smaller number of experts."""
     changes: dict[str, Any] = {}
     weight: Any = op
     for field in fields(op):
@@ -116,7 +116,7 @@ def _op(op: Op, short: dict[int, int]) -> Op:
 
 
 def _ring(size: Size) -> Size:
-    """The size of a cache for a shorter window, possibly with new tokens."""
+    """The size of a cache for a shorter window, with new tokens included if requested."""
     match size:
         case Dim(terms=(((Min(a=tokens, b=int(most)),), 1),)) if tokens != T:
             return Min.of(tokens, min(most, WINDOW - 1))
@@ -133,10 +133,10 @@ _MOST = 1000  # number of sequences or tokens beyond which numpy takes minutes
 
 @dataclass(frozen=True)
 class Equivalence(Pairs):
-    """The verdict; true where `equal`. `difference` is the largest of an output, over its largest value.
+    """The verdict; it is true in a condition if the outputs are `equal`. `difference` is the largest
+    difference of an output, divided by its largest value.
 
-    `first` is the name of the first difference, in the order of the second program: an op, an input or an
-    output.
+    `first` is the name of the first op, input or output that differs, in the order of the second program.
     """
 
     before: str
@@ -225,7 +225,9 @@ def random_weight(name: str, type: Tensor) -> Array:
 
 
 def difference(a: Array, b: Array) -> float:
-    """The largest difference, divided by the largest finite magnitude of `a`; infinite for unequal shapes."""
+    """The largest difference, divided by the largest finite magnitude of `a`; infinite if the shapes
+    differ.
+    """
     if a.shape != b.shape:
         return np.inf
     if not a.size:
@@ -266,7 +268,9 @@ def _inputs(program: Program, batch: int, new: int) -> Mapping[str, Array]:
 
 
 def _rows(program: Program, node: Node) -> int:
-    """The number of rows of the table that ids index; 2 (the rows of most tables) without a table."""
+    """The number of rows of the table that the ids index; 2 if there is no table, because most tables have at
+    least 2 rows.
+    """
     lengths = [2]
     for entry in program.entries:
         graph = program[entry]

@@ -1,11 +1,11 @@
 """Run a program in NumPy, in float64, on small sizes and on all ranks in lockstep.
 
-`interpret` runs one step and returns outputs and caches. Tests use it to prove passes: sharded equals
+`interpret` runs one step and returns outputs and caches. Tests use it to check passes: sharded equals
 unsharded, fused equals unfused, rolled equals unrolled, chunks equal the whole prompt, and a program equals
 the transformers model with equal weights.
 
 `MeshRanks` stores values on all ranks of a mesh: a value is a list with one array per rank. Pieces have the
-length `ceildiv`, the last ones are shorter. Collectives move real data between the arrays.
+length `ceildiv`; the last ones may be shorter. Collectives move real data between the arrays.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class MeshRanks:
         return found
 
     def groups(self, over: Placement) -> list[list[int]]:
-        """The ranks that differ in `over` only, in the order of their pieces."""
+        """The groups of ranks that differ only in `over`, in the order of their pieces."""
         found: dict[tuple[int, ...], list[int]] = {}
         for i, rank in enumerate(self.all):
             found.setdefault(tuple(v for k, v in rank.items() if k not in over), []).append(i)
@@ -140,7 +140,7 @@ class _Run:
         return [self.ranks.whole(*each) for each in zip(handed, types, shapes, strict=True)]
 
     def graph(self, graph: Graph, prefix: str, layer: int, inputs: Mapping[str, Spread]) -> list[Spread]:
-        """The outputs of one execution of `graph`, which is `layer` or starts with it."""
+        """The outputs of one execution of `graph`, whose path is `layer`."""
         loops = self.program.iterations(graph, Layers(layer))
         held: dict[Value, Spread] = {}
         for node in graph.nodes:
@@ -176,7 +176,9 @@ class _Run:
         return pieces
 
     def see(self, path: str, type: Tensor, pieces: Spread) -> None:
-        """Record a value if requested and if it can be assembled: no partial sum, no routed rows."""
+        """Record a value if this is requested and the value can be assembled (it is no partial sum and has no
+        routed rows).
+        """
         if self.seen is None or type.partial or type.tokens:
             return
         whole = np.empty(tuple(map(self.at, type.shape)))
@@ -185,7 +187,7 @@ class _Run:
             self.seen[path] = self.ranks.whole(pieces, type, whole.shape)
 
     def compute(self, op: Op, graph: Graph, node: Node, operands: list[Spread]) -> list[Spread]:
-        """Run an ordinary op rank by rank, with its layer's attributes."""
+        """Run an ordinary op rank by rank, with the attributes of its layer."""
         types = graph.operand_types(node)
         try:
             each = [
@@ -235,7 +237,7 @@ class _Run:
         """The caller's value, or an empty cache before the first step."""
         shape = tuple(map(self.at, type.shape))
         if path not in self.caches and self.at.symbols["C"]:
-            raise InputError(f"%{path}: a cache of shape {shape} is needed, and none is given")
+            raise InputError(f"%{path}: a cache of shape {shape} is required, and none is given")
         empty = self.ranks.spread(np.zeros(shape), type)
         found = self.caches.get(path) or empty
         for given, due in zip(found, empty, strict=True):
@@ -255,9 +257,9 @@ def interpret(
     phase: str = "",
     seen: dict[str, Array] | None = None,
 ) -> tuple[list[Array], dict[str, Spread]]:
-    """Run one step; return the whole outputs, and the caches after it by rank.
+    """Run one step. Return the whole outputs, and the caches after the step by rank.
 
-    Each micro-batch passes through the entries in sequence, on the ranks of each.
+    Each micro-batch passes through the entries in sequence, on the ranks of each entry.
 
     Args:
         inputs: Whole arrays by name. Their shapes give the numbers of sequences and new tokens.

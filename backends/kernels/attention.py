@@ -2,15 +2,15 @@
 
 Prefill follows FlashAttention (arXiv:2307.08691, section 3.3). A block contains a tile of queries and
 iterates over the visible keys, one tile of scores at a time. The two products and the exponentials overlap.
-Loading queries and storing the output do not. Blocks are distributed over the multiprocessors, and the
-longest block is a lower bound. The fastest tile height is used, and the last tile has no more rows than
-remain.
+Loading queries and storing the output do not overlap with them. Blocks are distributed over the
+multiprocessors, and the time is at least that of the longest block. The fastest tile height is used, and the
+last tile has no more rows than remain.
 
 Decode follows Flash-Decoding. A block computes the queries of one head group over a piece of the keys. If
 there are fewer sequences and heads than multiprocessors, keys are split into pieces that a second kernel
 combines. One block reaches a limited bandwidth; all blocks together reach a share of the peak. TensorRT-LLM's
-XQA supports at most 32 query heads per block, and a second kernel on the vector units computes single heads
-and larger groups.
+XQA supports at most 32 query heads per block; a second kernel on the vector units handles single heads and
+larger groups.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class AttentionShape(Shape):
     """Attention of `new` tokens of each of `batch` sequences with `cached` tokens, on one rank.
 
     - `kv_heads`, `group`, `head`: Heads of keys and values, query heads for each of them, and the head size.
-    - `window`: The most keys that a query sees, including its own.
-    - `causal`: 1 if a query sees the cache and new tokens up to itself. 0 if it sees all keys, which then
-      count as `cached`.
+    - `window`: The largest number of keys that a query attends to, including its own.
+    - `causal`: 1 if a query attends to the cache and to new tokens up to itself. 0 if it attends to all keys,
+      which then count as `cached`.
     - `q_bits`, `kv_bits`, `out_bits`: Bits per element of q, of keys and values, and of the output.
     """
 
@@ -73,15 +73,15 @@ class AttentionShape(Shape):
 
     @property
     def most(self) -> Number:
-        """The most keys that a query sees."""
+        """The largest number of keys that a query attends to."""
         return self.window
 
     def keys(self, xp: Namespace) -> Number:
-        """Keys of one sequence that at least one query sees."""
+        """Keys of one sequence to which at least one query attends."""
         return xp.minimum(self.cached + self.new * self.causal, self.window + self.new - 1)
 
     def uneven(self, at: UnevenBinding) -> dict[str, Number]:
-        """The window as the mean number of visible keys of the sequences."""
+        """The window, replaced by the mean number of keys that are visible to the sequences."""
         return {"window": at.capped(self.cached, self.window - 1) + 1} if self.window < np.inf else {}
 
     @property
@@ -91,7 +91,7 @@ class AttentionShape(Shape):
         return values * (self.q_bits + self.out_bits) / 8
 
     def kv_elements(self, xp: Namespace) -> Number:
-        """Elements of keys and values that at least one query sees."""
+        """Elements of keys and values to which at least one query attends."""
         return 2 * self.batch * self.kv_heads * self.keys(xp) * self.head
 
 
@@ -99,7 +99,8 @@ TINY, MANY = 1e-300, 1e15  # replace a step of 0 (all rows see equally many keys
 
 
 def visible_keys(xp: Namespace, rows: Number, before: Number, most: Number, step: Number) -> Number:
-    """Sum of min(before + i·step, most) over i = 1 … rows: keys seen by rows that each see `step` more.
+    """Sum of min(before + i·step, most) over i = 1 … rows: the keys of all rows, if each row attends to
+    `step` more keys than the one before.
 
     >>> from llmir.base.array_namespace import SCALARS as xp
     >>> visible_keys(xp, 4, 0, np.inf, 1), visible_keys(xp, 4, 10, np.inf, 1), visible_keys(xp, 4, 0, 2, 1)
@@ -225,13 +226,13 @@ LOW_PRECISION_PREFILL = {
 
 
 def without_context(shape: AttentionShape) -> AttentionShape | None:
-    """The shape without cached tokens; None if there are none, or if the attention is not causal."""
+    """The same shape without cached tokens; None if there are none, or if the attention is not causal."""
     return replace(shape, cached=0) if shape.causal and shape.cached != 0 else None
 
 
 @kernel_call("flash_attention", "block_sparse_attention")
 def prefill(row: Row) -> Call:
-    """Attention of any number of new tokens. With a cache, it takes at least as long as without."""
+    """Attention of any number of new tokens. With a cache, the time is at least as long as without one."""
     q, k, *_ = (t.dtype.bits for t in row.operands)
     given = attention_shape(row)
     own = LOW_PRECISION_PREFILL.get((q, k), ()) if given.causal else ("attention_encoder",)
@@ -295,7 +296,9 @@ class DecodeAttention(Kernel):
 
     @staticmethod
     def supports(shape: AttentionShape) -> Any:
-        """Few new tokens, or any number after cached tokens, if causal; otherwise one new token."""
+        """True for a few new tokens; true for any number of new tokens after cached tokens if the attention
+        is causal, and otherwise for one new token.
+        """
         causal = (shape.causal > 0) & ((shape.cached > 0) | (shape.new <= DRAFTS))
         return causal | (shape.new == 1)
 
@@ -338,7 +341,7 @@ class DecodeAttention(Kernel):
     def transfer_parameters(self, travel: KernelTransfer) -> dict[str, float]:
         """The parameters on another device.
 
-        A single block has equal bandwidth relative to one multiprocessor's part.
+        A single block reaches the same bandwidth, relative to one multiprocessor's part of the bandwidth.
         """
         there, here = (d.memory_Bps / (d.multiprocessors or 1) for d in (travel.device, travel.home))
         values = super().transfer_parameters(travel)
@@ -356,7 +359,7 @@ LOW_PRECISION_DECODE = {8: ("attention_decode_kv8",), 32: ("attention_decode_fp3
 
 @kernel_call("flash_attention", "block_sparse_attention")
 def decode(row: Row) -> Call | None:
-    """Attention of new tokens over a cache. Several new tokens take at least as long as one."""
+    """Attention of new tokens over a cache. Several new tokens take at least as long as one token."""
     q, k, *_ = row.operands
     return decode_call(attention_shape(row)) if has_cache(q, k) else None
 

@@ -1,8 +1,8 @@
-"""Base classes of kernel laws, and the calls that an op of a program makes.
+"""Base classes of kernel laws, and the kernel calls for an op of a program.
 
-A `Kernel` estimates a time from a `Shape` and about a dozen physical parameters (`parameter`), plus choices
-that were made when a library was built (`choice`). `families` registers a class under the names that
-calibrations use.
+A `Kernel` estimates a time from a `Shape` and about a dozen physical parameters (`parameter`); it may also
+have parameters that were fixed when the library was built (`choice`). `families` registers a class under the
+names that calibrations use.
 
 A `Call` is one execution of an op by a kernel: names of families, best first, and a shape with symbolic
 sizes. The file of a kernel registers a function with `kernel_call` that turns a row into a call.
@@ -48,7 +48,7 @@ class Parameter(NamedTuple):
     """One physical parameter: its default, range, unit and meaning.
 
     `choices` lists the values of a parameter that is not continuous. If `usual` is true, a fit changes the
-    default only if the error falls.
+    default only if this reduces the error.
     """
 
     name: str
@@ -64,7 +64,8 @@ class Parameter(NamedTuple):
 def choice(
     default: float, choices: tuple[float, ...], unit: str, meaning: str, *, usual: bool = False
 ) -> Any:
-    """Declare a kernel parameter with a few possible values, of which the library was built with one.
+    """Declare a kernel parameter with a few possible values, one of which was chosen when the library was
+    built.
 
     A fit tries each value.
 
@@ -73,7 +74,7 @@ def choice(
         choices: The possible values.
         unit: The unit; "" for a ratio.
         meaning: One line for `explain` and for tables of fits.
-        usual: Whether a fit changes the default only if the error falls, as for other parameters.
+        usual: Whether a fit changes the default only if this reduces the error, as for other parameters.
     """
     about = {"low": min(choices), "high": max(choices), "unit": unit, "meaning": meaning}
     return field(default=default, metadata=about | {"choices": choices, "usual": usual})
@@ -127,7 +128,9 @@ class Shape:
         return replace(self, **some, **inner)
 
     def uneven(self, at: UnevenBinding) -> dict[str, Number]:
-        """The sizes that are not means over the sequences, for a call with sequences of different lengths."""
+        """The sizes that must not be replaced by means over the sequences, for a call with sequences of
+        different lengths.
+        """
         return {}
 
     def spread(self: S, count: int) -> S:
@@ -149,7 +152,8 @@ def stack_shapes(shapes: Sequence[S]) -> S:
 
 
 def overlap_time(xp: Namespace, first: Number, *others: Number) -> Number:
-    """Combine times that overlap: the longest, plus up to a quarter if two are equal, since work is uneven.
+    """Combine two times that overlap: the longer one, plus up to a quarter if both are equal, because work is
+    uneven.
 
     The formula is the cube root of the sum of cubes.
     """
@@ -157,7 +161,7 @@ def overlap_time(xp: Namespace, first: Number, *others: Number) -> Number:
 
 
 def cache_miss_share(footprint: Number, kept: float) -> Number:
-    """Share of reused data that a cache of `kept` bytes has lost after `footprint` bytes of traffic."""
+    """Share of reused data that a cache of `kept` bytes no longer has after `footprint` bytes of traffic."""
     ratio = kept / footprint
     square = ratio * ratio
     return 1 / (1 + square * square)
@@ -167,7 +171,7 @@ def multiprocessors(device: Device) -> int:
     """Number of multiprocessors of the device, or of cores; HardwareError if its file states neither."""
     found = device.multiprocessors or device.cores
     if not found:
-        raise HardwareError(f"{device.name} states no multiprocessors, over which tiles are laid")
+        raise HardwareError(f"{device.name} states no multiprocessors, which kernel models require")
     return found
 
 
@@ -187,16 +191,18 @@ class KernelTransfer:
 
     @property
     def slower(self) -> Number:
-        """Ratio of matrix rate to fp32 rate on the device, relative to the ratio at home; at most 1."""
+        """Ratio of the matrix rate to the fp32 rate on the device, relative to this ratio on the measured
+        device; at most 1.
+        """
         here, there = (
             d.matrix_peak(self.dtype)[0] / d.vector_flops["fp32"] for d in (self.home, self.device)
         )
         return minimum(1.0, there / here)
 
     def share(self, share: float) -> Number:
-        """The share of the matrix peak on the device, from the share at home.
+        """The share of the matrix peak on the device, given the share on the measured device.
 
-        A slower matrix unit reaches a larger share, because other work is not slower.
+        A slower matrix unit reaches a larger share, because other work takes the same time.
         """
         return self.matrix * (share / (share + (1 - share) * self.slower) if share < 1 else share)
 
@@ -205,10 +211,10 @@ class KernelTransfer:
 class Kernel(ABC):
     """A family of kernels on one device. Its fields are its parameters.
 
-    A fit to measured rows (`silicon/calibrate/fit.py`) starts from `starts` points, is drawn to the defaults
-    with weight `prior`, and limits the effect of outliers by `loss`. A `separate` kernel is fitted while the
-    other kernels of its rows stay fixed. Kernels of a `group` share their transfer error
-    (`cost/transfer.py`). Kernels of a `library` are equal in all engines.
+    A fit to measured rows (`silicon/calibrate/fit.py`) starts from `starts` points. A prior of weight `prior`
+    pulls it to the defaults, and `loss` limits the effect of outliers. A kernel with `separate` is fitted
+    while the other kernels of its rows stay fixed. Kernels in the same `group` share their transfer error
+    (`cost/transfer.py`). Kernels of a `library` are the same in all engines.
     """
 
     group: ClassVar[str] = ""
@@ -261,7 +267,7 @@ class Kernel(ABC):
 
         Args:
             values: Parameters by name; missing ones have their defaults.
-            where: The place of the parameters in messages.
+            where: The location of the parameters, for error messages.
 
         Raises:
             HardwareError: A parameter is unknown or out of range.
@@ -311,10 +317,12 @@ _MANY = 1 << 14  # rows and columns of a matrix, to count scales of whole rows o
 class Call:
     """One execution of an op by a kernel: the names of its kernel `families`, the best first, and its shape.
 
-    - `part`: The method that estimates the time. An op that is one part of a layer kernel has its own method.
+    - `part`: The method that estimates the time. If an op is one part of a layer's kernel, it has its own
+      method.
     - `shape_error`: Added to the mean relative error if the kernels were fitted to other shapes.
     - `kernel_error`: Added to the mean relative error if the kernels were fitted to other ops.
-    - `contained`: A part of the shape. No kernel is faster for the whole shape than this kernel for the part.
+    - `contained`: A smaller shape that is part of the shape. No kernel runs the whole shape faster than this
+      kernel runs the part.
     - `engine`: The engine that provides the kernel for all engines; empty if each engine has its own.
     """
 
@@ -336,12 +344,12 @@ class Call:
         return evaluate_shape(self.shape, binding)
 
     def whole(self, binding: Binding) -> bool:
-        """Whether `contained` is equal to the shape for these sizes."""
+        """Whether `contained` is the whole shape for these sizes."""
         pairs = ((value, getattr(self.contained, name)) for name, value in vars(self.shape).items())
         return all(always(_number(a, binding) == _number(b, binding)) for a, b in pairs if a is not b)
 
     def seconds(self, kernel: Kernel, device: Device, at: Binding, least: Number) -> Number:
-        """Time of the call in seconds, at least `least` (the roofline)."""
+        """Time of the call in seconds, but at least `least` (the roofline)."""
         return at.xp.maximum(self.of(kernel, device, self.at(at), at.xp), least)
 
     def of(self, kernel: Kernel, device: Device, shape: Shape, xp: Namespace) -> Number:
@@ -356,7 +364,9 @@ class Call:
 
 @lru_cache(maxsize=1 << 10)
 def recording(kernel: Kernel, part: str, device: Device, words: Shape) -> Function:
-    """Record a kernel on a device as a function of the numbers of a shape; cached by its words."""
+    """Record a kernel on a device as a function of the numbers of a shape; recordings are cached by the texts
+    of the shape.
+    """
     tape = Tape(SCALARS)
     symbols = {name: tape.symbol(name) for name in words.numbers()}
     time = getattr(kernel, part)(device, words.put(symbols), tape.namespace)

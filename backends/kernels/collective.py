@@ -1,9 +1,9 @@
-"""Collective kernels: the engine's fastest protocol within a node, and the network between nodes.
+"""Collective kernels: the engine's fastest protocol inside a node, and the network between nodes.
 
-Within a node, a protocol has a latency, part of which grows with the ranks, and then sends at a share of the
-link's bandwidth. Small payloads are sent to all ranks at once with flags in the data, larger payloads in two
-shots. The largest use NCCL's ring or switches that reduce (NVLS). An eager call takes at least the time of
-the CPU to issue it.
+Inside a node, a protocol has a latency, part of which grows with the number of ranks; it then sends at a
+share of the link's bandwidth. Small payloads are sent to all ranks at once with flags in the data, larger
+payloads in two shots. The largest payloads use NCCL's ring, or switches that add up values (NVLS). An eager
+call takes at least the time that the CPU needs to issue it.
 
 Between nodes, data moves hop by hop. Each rank uses its own port with one of NCCL's protocols: LL (a flag
 with each word) or Simple (chunks). Constants without a fit are those of NCCL's src/graph/tuning.cc: 14 µs per
@@ -42,8 +42,8 @@ NORMED = 0.13
 class CollectiveShape(Shape):
     """A collective of `payload` bytes, as the IR counts them, among `ranks` ranks.
 
-    `adds` is true if switches can sum the dtype. The kernel also reads and writes `beside` bytes, for a norm
-    of the sum.
+    `adds` is true if switches can sum the dtype. The kernel also reads and writes `beside` bytes, for the
+    norm of the sum.
     """
 
     words = frozenset({"ranks", "adds"})
@@ -115,12 +115,16 @@ class AllReduceKernel(Kernel):
 @families("all_gather", "reduce_scatter", "all_to_all", "send")
 @dataclass(frozen=True)
 class ExchangeKernel(Kernel):
+<<<<<<< HEAD
     """All-gather, reduce-scatter and all-to-all, which send (n − 1)/n of the payload; a send is
     half of it.
 
     A rank sends all pieces but its own, and copies its own piece, too. With two ranks, `own` has no effect:
     either way, the time is that of half of the payload.
     """
+=======
+    """All-gather, reduce-scatter and all-to-all send (n − 1)/n of the payload; a send counts as half."""
+>>>>>>> main
 
     group: ClassVar[str] = "collectives"
 
@@ -236,9 +240,9 @@ class NetworkKernel(Kernel):
 def internode_calls(row: Row, device: Device) -> tuple[Call, ...]:
     """The algorithms by which nodes can run a collective; empty within one node.
 
-    Each rank sends separately. In an exchange, it sends all data for other nodes, and a token once per node.
-    In other collectives, it sends its part of the data of a ring at the border of a node. One-shot and
-    two-shot algorithms work only within nodes.
+    Each rank sends separately, through its own port. In an exchange, it sends all data for other nodes, and a
+    token once per node. In other collectives, it sends its part of the data that a ring sends across the
+    border of a node. One-shot and two-shot algorithms are only possible inside a node.
     """
     inside, nodes = split_group(device, row.work.group) if row.work.wire else ((), 1)
     if nodes == 1:

@@ -1,4 +1,4 @@
-"""CPU kernels: matrix products, attention, and the engine CPU time on a CPU.
+"""CPU kernels: matrix products, attention, and the engine CPU time on a machine without a GPU.
 
 BLAS copies w into panels (Goto and van de Geijn, "Anatomy of high-performance matrix multiplication", 2008)
 and then multiplies a few rows of x at a time. Copies and products alternate, so their times add up. For one
@@ -31,7 +31,7 @@ KEYS = 512
 class CpuGemm(Kernel):
     """A matrix product on a CPU.
 
-    The peak and the memory bandwidth in its file are those of all cores together.
+    The peak and the memory bandwidth in the device file are those of all cores together.
     """
 
     rate: float = parameter(0.9, 0.05, 1, "", "share of the matrix peak that full tiles reach")
@@ -88,7 +88,7 @@ class CpuAttention(Kernel):
         multiply = 4 * shape.head / (device.matrix_peak(shape.dtype)[0] * self.matrix)
         exponentials = SOFTMAX / (device.vector_flops["fp32"] * self.softmax)
         pair, key = (multiply + exponentials) * cores, self.fetch_ns * 1e-9 * shape.head
-        head = tiles * self.block_us * 1e-6 + keys * (rows * pair + key)  # of one core
+        head = tiles * self.block_us * 1e-6 + keys * (rows * pair + key)  # the rate of one core
         heads = shape.batch * shape.kv_heads * shape.group
         waves = xp.ceil(heads * tiles / cores) / tiles
         moved = shape.rows_bytes + shape.kv_elements(xp) * shape.kv_bits / 8

@@ -1,8 +1,8 @@
 """Products of unfused attention as shares of the fused attention kernel.
 
 In a program without fusion, each product over the keys of a sequence takes at least its share of the fused
-kernel's time. `fused_share(row)` returns the share and the calls of the fused kernel. `@part` registers the
-function of an opcode.
+kernel's time. `fused_share(row)` returns the share, and the calls of the fused kernel. `@part` registers the
+function for an opcode.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def part(opcode: str) -> Callable[[Callable[[Row], Whole]], Callable[[Row], Whol
 def fused_share(row: Row) -> Whole:
     """The share of an op in the fused kernel, and the calls of that kernel; (0, ()) for other ops.
 
-    All earlier keys count as visible, because a separate product does not know the mask.
+    All earlier keys count as visible, because an unfused product does not know the mask.
     """
     make = MAKERS.get(row.node.op.opcode)
     return make(row) if make else (0.0, ())
@@ -41,7 +41,7 @@ def fused_share(row: Row) -> Whole:
 
 @part("attention_scores")
 def scores(row: Row) -> Whole:
-    """Half: the product of queries and keys."""
+    """Half of the fused time: the product of queries and keys."""
     q, k, *_ = row.operands
     batch, new, groups, group, head = q.shape
     return _halves(row, k, (), batch=batch, new=new, kv_heads=groups, group=group, head=head)
@@ -49,7 +49,7 @@ def scores(row: Row) -> Whole:
 
 @part("attention_mix")
 def mix(row: Row) -> Whole:
-    """Half: the product of probabilities and values."""
+    """Half of the fused time: the product of probabilities and values."""
     p, v, *_ = row.operands
     batch, groups, group, new, _ = p.shape
     return _halves(row, v, (), batch=batch, new=new, kv_heads=groups, group=group, head=v.shape[-1])
@@ -57,7 +57,9 @@ def mix(row: Row) -> Whole:
 
 @part("latent_scores")
 def latent_scores(row: Row) -> Whole:
-    """The product of queries and keys: half with keys per head; with latents, its share of the FLOPs."""
+    """The product of queries and keys: half of the fused time if keys are per head; with latents, its share
+    of the FLOPs.
+    """
     q, q_rope, k, _ = row.operands
     batch, new, heads, size = q.shape
     rotary: Any = q_rope.shape[-1]
@@ -66,7 +68,7 @@ def latent_scores(row: Row) -> Whole:
 
 @part("latent_mix")
 def latent_mix(row: Row) -> Whole:
-    """Half: the product of probabilities and values, which have no rotary part."""
+    """Half of the fused time: the product of probabilities and values, which have no rotary part."""
     p, v = row.operands
     batch, heads, new, _ = p.shape
     return _latents(row, v, v.shape[-1], 0, batch=batch, new=new, heads=heads)
@@ -84,7 +86,7 @@ def _latents(row: Row, keys: Tensor, size: Any, rotary: Any, *, heads: Any, **of
 
 
 def _halves(row: Row, keys: Tensor, own: tuple[str, ...], **of: Any) -> Whole:
-    """Half of a fused kernel, with the kernel families in `own` first."""
+    """Half of the time of a fused kernel; the kernel families in `own` come first."""
     new, tokens = of["new"], keys.shape[1]
     if new == tokens:  # without a cache: an encoder, with full attention
         shape = AttentionShape(**_words(row, keys), cached=tokens, causal=0, **of)

@@ -1,13 +1,13 @@
 """Engine CPU time: scheduling, sampling and launches that an engine adds to its kernels.
 
-A step takes the longer of its kernels and of their launches by the CPU, after the time to schedule the step
-and to sample each sequence. Kernels are measured one at a time; a CUDA graph hides the launch gap of each.
-Ranks reach a collective at different times and wait for the last. With exponentially distributed delays, the
-delay of the last of n ranks is the n-th harmonic number of mean delays (Rényi 1953, `rank_skew`).
+A step takes the longer of its kernels and of the CPU's launches, plus the time to schedule the step and to
+sample each sequence. Kernels are measured one at a time; a CUDA graph hides the launch gap before each of
+them. Ranks reach a collective at different times and wait for the last. With exponentially distributed
+delays, the delay of the last of n ranks is the n-th harmonic number of mean delays (Rényi 1953, `rank_skew`).
 
 `EngineCpu` schedules between steps, while the GPU waits. `OverlappedEngineCpu` schedules one step while the
-GPU runs another. `AsyncEngineCpu` hides only its work on sequences. `EagerEngineCpu` is eager PyTorch, in
-which the CPU runs ahead of the GPU.
+GPU runs another. `AsyncEngineCpu` hides only the work that it does per sequence. `EagerEngineCpu` is eager
+PyTorch, in which the CPU runs ahead of the GPU.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .base import Kernel, Shape, families, parameter
 class StepShape(Shape):
     """A step of `kernels` calls on one rank with `sequences` sequences, or the sum of `steps` steps.
 
-    The kernels take `busy` seconds if each has its whole launch gap, and `waiting` seconds less without the
+    The kernels take `busy` seconds if each has its whole launch gap, and `waiting` seconds less without these
     gaps. `late` is the wait for other ranks in all collectives, in mean delays of one rank (`rank_skew`).
     """
 
@@ -54,7 +54,8 @@ def rank_skew(ranks: int) -> float:
 class RunShape(Shape):
     """A measured time as the sum of its steps: steps that only decode, and steps with prefill.
 
-    `idle` is the time in seconds without a step, or the difference of steps from their representatives.
+    `idle` is the time in seconds in which no step runs; or the difference between steps and the steps that
+    represent them.
     """
 
     decode: StepShape
@@ -90,13 +91,13 @@ class EngineCpu(Kernel):
         return self.skew_us * 1e-6 * late
 
     def cpu_time(self, sequences: Number, steps: Number = 1.0) -> Number:
-        """Seconds of the CPU for work other than launches."""
+        """Seconds of CPU work other than launches."""
         return (self.step_us * steps + self.sequence_us * sequences) * 1e-6
 
     def exposed_cpu_time(
         self, seconds: Number, sequences: Number, xp: Namespace, steps: Number = 1.0
     ) -> Number:
-        """Seconds that the GPU waits for this work, in steps that otherwise take `seconds`."""
+        """Seconds for which the GPU waits for this work, in steps that otherwise take `seconds`."""
         return self.cpu_time(sequences, steps)
 
     @property
@@ -128,7 +129,7 @@ class EngineCpu(Kernel):
 class OverlappedEngineCpu(EngineCpu):
     """The CPU time of an engine that schedules and samples one step while the GPU runs another.
 
-    A step takes the longer of the two.
+    A step takes the longer of both times.
     """
 
     def exposed_cpu_time(
@@ -171,8 +172,8 @@ class AsyncEngineCpu(EngineCpu):
 class EagerEngineCpu(EngineCpu):
     """The CPU time of eager PyTorch, in which the CPU runs ahead of the GPU.
 
-    A step takes the longer of the two. Preparation delays a kernel only if the GPU has no kernels left. The
-    CPU waits for the token of each sequence.
+    A step takes the longer of both times. Preparation delays a kernel only if the GPU has no kernels left.
+    The CPU waits for the token of each sequence.
     """
 
     def kernel_time(self, busy: Number, kernels: Number, xp: Namespace, steps: Number = 1.0) -> Number:

@@ -2,12 +2,13 @@
 
 A library splits y into tiles and k into pieces, and assigns them to multiprocessors in waves. A
 multiprocessor takes the longer of multiplying and of loading rows and columns through the L2, plus a cost for
-each step along k. Meanwhile the memory delivers the data that are not in the L2. The law uses the fastest
-tile and split. As a minimum of times that increase with m, n and k, the result increases with them, too.
+each step along k. At the same time, the memory delivers the data that are not in the L2. The law uses the
+fastest tile and split. As a minimum of times that increase with m, n and k, the result increases with them,
+too.
 
-A tile that m does not fill takes the time of its rows, because libraries have lower tiles. A matrix unit
-multiplies its first row as a whole tile. Vector units (fp32) compute single rows and columns, for which
-cuBLAS has kernels.
+A tile that m does not fill takes the time of its rows, because libraries also have tiles with fewer rows. A
+matrix unit takes as long for a single row as for the rows of a whole instruction. Vector units (fp32) compute
+single rows and columns, for which cuBLAS has kernels.
 
 AMD CDNA (`CdnaGemm`): Composable Kernel and hipBLASLt have tiles of 16 rows up to 256×256 (listed in aiter's
 tuning tables), and copy to the LDS through registers, so that arithmetic and memory overlap less.
@@ -60,9 +61,9 @@ POWER_S = 1e-3  # time of a product until the power limit has lowered the clock 
 class GemmShape(Shape):
     """`batch` products m×k · k×n, with the bits per element of x, w and y and the dtype of the arithmetic.
 
-    - `turns`: The number of weights that are used in turn, by the layers of a model or by a benchmark. A
-      weight stays in the L2 only if all of them fit.
-    - `rest`: The columns of n outside of the widest product, for several products of one x.
+    - `turns`: The number of weights that are used in rotation, by the layers of a model or by a benchmark. A
+      weight stays in the L2 only if all these weights fit in it.
+    - `rest`: The columns of n that do not belong to the widest product, if several products share one x.
     """
 
     m: Number
@@ -93,9 +94,9 @@ class GemmShape(Shape):
 class GemmTile(NamedTuple):
     """Tiles of one size.
 
-    - `even`, `whole`: Waves over the multiprocessors, if tiles were divisible and if not.
+    - `even`, `whole`: Number of waves over the multiprocessors if tiles could be divided, and if they cannot.
     - `step`: Seconds per element of k.
-    - `ends`: Seconds before and after.
+    - `ends`: Seconds before the first and after the last step.
     """
 
     even: Number
@@ -109,9 +110,9 @@ class GemmTile(NamedTuple):
 
 
 def clock_share(busy: Number, shape: GemmShape) -> Number:
-    """Progress of the clock to its lowest value, from 0 to 1.
+    """How far the clock has fallen to its lowest value, from 0 to 1.
 
-    Several products as one count as the widest alone.
+    Several products that run as one count as the widest of them.
     """
     alone = busy * (1 - shape.rest / shape.n)
     return alone / (alone + POWER_S)
@@ -163,7 +164,7 @@ class GemmKernel(Kernel):
     def transfer_parameters(self, travel: KernelTransfer) -> dict[str, float]:
         """The parameters on another device.
 
-        A slower matrix unit needs less power and fewer rows to be busy.
+        A slower matrix unit needs less power, and fewer rows keep it busy.
         """
         values, slower = super().transfer_parameters(travel), travel.slower
         least = TILES[0][0] * slower * values["rate"] / self.rate
@@ -171,11 +172,11 @@ class GemmKernel(Kernel):
 
     @classmethod
     def transfer_class(cls) -> type[Kernel]:
-        """The kernel for other devices: this formula, with additional smaller tiles."""
+        """The kernel class for other devices: the same formula, with additional smaller tiles."""
         return SmallTileGemm
 
     def busy(self, device: Device, shape: GemmShape, xp: Namespace) -> Number:
-        """Seconds from launch to end at a constant clock, by the fastest tile and split."""
+        """Seconds from launch to end at a constant clock, with the fastest tile and split."""
         memory = self.memory(device, shape)
         sums = shape.m * shape.n * shape.batch / (device.memory_Bps / 4)  # each piece in fp32
         tiles = [self.tile(device, shape, rows, columns, xp) for rows, columns in self.tiles]
@@ -207,11 +208,13 @@ class GemmKernel(Kernel):
         )
 
     def multiplied(self, rows: int, xp: Namespace) -> Number:
-        """The number of rows whose time the matrix unit needs for a tile of `rows` rows."""
+        """The number of rows that the matrix unit computes for a tile of `rows` rows, including empty
+        ones.
+        """
         return rows
 
     def waves(self, tile: GemmTile, split: int, xp: Namespace) -> Number:
-        """Waves of tiles if k is split into `split` pieces."""
+        """Number of waves of tiles if k is split into `split` pieces."""
         even = tile.even * split
         lost = xp.minimum(xp.ceil(tile.whole * split) - even, 1)
         return xp.maximum(even + self.tail * lost, 1)
@@ -228,8 +231,8 @@ class GemmKernel(Kernel):
 class TransferGemm(GemmKernel):
     """A matrix product on a chip that was not measured: the power limit lowers only the matrix rate.
 
-    Memory-bound products do not slow down, so a higher matrix rate never makes a product slower.
-    Compute-bound products take the time of `GemmKernel`.
+    Memory-bound products do not become slower, so a higher matrix rate never makes a product slower.
+    Compute-bound products take the time that `GemmKernel` estimates.
     """
 
     def seconds(self, device: Device, shape: GemmShape, xp: Namespace = ARRAYS) -> Number:
@@ -238,7 +241,7 @@ class TransferGemm(GemmKernel):
         return busy + (limited - busy) * clock_share(busy, shape) + self.launch_us * 1e-6
 
     def limited(self) -> TransferGemm:
-        """The same kernel at the sustained rate."""
+        """The same kernel at the sustained matrix rate."""
         return replace(self, rate=self.rate * self.sustained)
 
 
@@ -247,8 +250,8 @@ class SmallTileGemm(TransferGemm):
     """A transferred matrix product with smaller tiles, which help if the matrix unit is slow relative to the
     memory.
 
-    H20 loads a weight in the time to multiply it with 37 rows, H100 with 295. On the measured device the
-    smaller tiles have no effect, because no tile is faster than the lowest tile there.
+    H20 loads a weight in the time in which it multiplies the weight with 37 rows; H100, with 295 rows. On the
+    measured device, the smaller tiles change nothing, because there no tile is faster than the lowest tile.
     """
 
     least: float = parameter(64, 1, 64, "rows", "rows whose time the lowest tile takes")
@@ -260,7 +263,7 @@ class SmallTileGemm(TransferGemm):
         return xp.maximum(rows, self.least)
 
     def limited(self) -> SmallTileGemm:
-        """The same kernel at the sustained rate, without a change of the lowest tile's time."""
+        """The same kernel at the sustained rate, without a change in the time of the lowest tile."""
         return replace(self, rate=self.rate * self.sustained, least=self.least * self.sustained)
 
 
@@ -269,7 +272,7 @@ class SmallTileGemm(TransferGemm):
 class BlockGemm(GemmKernel):
     """A product with a scale for each 128 elements of k, as in DeepGEMM (csrc/jit_kernels/heuristics).
 
-    Its tiles have down to 16 columns for narrow products, and k is never split.
+    Its tiles have as few as 16 columns for narrow products, and k is never split.
     """
 
     tiles: ClassVar[tuple[tuple[int, int], ...]] = (
@@ -280,7 +283,7 @@ class BlockGemm(GemmKernel):
 
     @classmethod
     def transfer_class(cls) -> type[Kernel]:
-        """The same tiles."""
+        """This device has the same tiles."""
         return TransferBlockGemm
 
 
@@ -348,12 +351,14 @@ class CdnaGemm(GemmKernel):
 
     @classmethod
     def transfer_class(cls) -> type[Kernel]:
-        """The same tiles."""
+        """This device has the same tiles."""
         return TransferCdnaGemm
 
     @staticmethod
     def beside(xp: Namespace, tiles: Number, memory: Number) -> Number:
-        """Seconds of tiles and memory traffic; two equal times take 1.4 times as long as either."""
+        """Seconds of tiles and memory traffic together; if both take equally long, the sum is 1.4 times as
+        long as either.
+        """
         return xp.hypot(tiles, memory)
 
 
@@ -376,7 +381,7 @@ def quantize(row: Row) -> Call:
 
 
 def families_of(to: DType, *, static: bool = False) -> tuple[str, ...]:
-    """Kernel families that quantize to a dtype, the best first. Static scales need another kernel."""
+    """Kernel families that quantize to a dtype, the best first. Static scales require another kernel."""
     own: tuple[str, ...] = ()
     if to.bits == 4:
         own = ("quantize_nvfp4", "quantize_fp8_block")

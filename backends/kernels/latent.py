@@ -3,8 +3,8 @@
 In the absorbed form, the latents are keys and values of all heads. A block contains rows of several heads and
 positions and iterates over the keys with two products per tile. With 128 heads this is about 240 FLOPs per
 byte, so these kernels are bound by compute or memory. If there are fewer blocks than multiprocessors, keys
-are split into pieces that a second kernel combines. `compressed` and `shared` are for attention over
-compressed or shared keys.
+are split into pieces that a second kernel combines. `compressed` and `shared` are functions for attention
+over compressed or shared keys.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class LatentShape(Shape):
         return xp.minimum(self.cached + self.new, self.most)
 
     def uneven(self, at: UnevenBinding) -> dict[str, Number]:
-        """The mean number of cached keys that the sequences see within their windows."""
+        """The mean number of cached keys in the windows of the sequences."""
         return {"cached": at.capped(self.cached, self.window - 1)} if self.window < np.inf else {}
 
     @property
@@ -89,7 +89,7 @@ class LatentShape(Shape):
         return self.batch * xp.minimum(self.cached + self.new, self.new * self.most) * self.key_bytes
 
     def widening_bytes(self, xp: Namespace) -> Number:
-        """Bytes that are read and written to dequantize the cache first."""
+        """Bytes that are read and written if the cache is dequantized before attention."""
         return self.cache_bytes(xp) * (self.stored_bits > 0) * (1 + self.stored_bits / self.kv_bits)
 
     @property
@@ -102,28 +102,28 @@ class LatentShape(Shape):
 class CompressedShape(LatentShape):
     """Attention over keys and compressed entries that all heads share.
 
-    `pairs` is twice the number of pairs of a query and a visible key or entry.
+    `pairs` is twice the number of pairs of a query and a key or entry that it attends to.
     """
 
     pairs: Number = 0
 
     @property
     def most(self) -> Number:
-        """Mean number of keys and entries that a query sees."""
+        """Mean number of keys and entries to which a query attends."""
         return self.pairs / (2 * self.new)
 
 
 @dataclass(frozen=True)
 class SharedKvShape(AttentionShape):
-    """Shared keys and entries as one head of keys and values; the window is the mean number of
-    visible keys.
+    """Shared keys and entries count as one head of keys and values; the window is the mean number of visible
+    keys.
     """
 
     pairs: Number = 0
 
     @property
     def most(self) -> Number:
-        """Mean number of keys and entries that a query sees."""
+        """Mean number of keys and entries to which a query attends."""
         return self.pairs / (2 * self.new)
 
 
@@ -223,7 +223,7 @@ def dequantized_latent(row: Row) -> Call | None:
 
 @kernel_call("latent_attention", "sparse_latent_attention")
 def naive_decode(row: Row) -> Call | None:
-    """Decode attention over the keys and values of each head, as without latents."""
+    """Decode attention over the keys and values of each head, as in attention without latents."""
     made: Any = latent(row)
     op: Any = row.node.op
     q, _, k, *_ = op.core(row.operands)
@@ -236,7 +236,7 @@ def naive_decode(row: Row) -> Call | None:
 
 @kernel_call("compressed_attention")
 def compressed(row: Row) -> Call:
-    """Absorbed attention over shared keys and entries. Each query sees their mean number."""
+    """Absorbed attention over shared keys and entries. Each query attends to the mean number of them."""
     op: Any = row.node.op
     q, keys, _, *entries = row.operands
     batch, new, groups, group, head = q.shape
@@ -262,7 +262,7 @@ def compressed(row: Row) -> Call:
 def shared(row: Row) -> Call | None:
     """Prefill attention with one head of keys and values; None if an index selects keys.
 
-    Without an index, neighboring queries see nearly equal keys.
+    Without an index, neighboring queries attend to nearly the same keys.
     """
     op: Any = row.node.op
     if op.top_k:

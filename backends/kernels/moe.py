@@ -2,14 +2,16 @@
 
 `MoeKernel`: rows are gathered by expert, multiplied by gate and up, activated, multiplied by down, and summed
 by token. A product reads the weights of the touched experts, which dominates for few rows. It multiplies
-tiles of rows of the fastest height; a low tile takes at least the time to load its columns. The last tile of
-an expert costs a quarter of a tile on average. Some libraries choose the height by the rows of all ranks. The
-shorter of reading and multiplying is not fully hidden. Between products, rows pass through memory.
+tiles of rows, with the fastest number of rows per tile; a tile with few rows takes at least the time to load
+its columns. The last tile of an expert costs a quarter of a tile on average. Some libraries choose the number
+of rows per tile by the rows of all ranks. The shorter of reading and multiplying is not completely hidden.
+Between products, rows pass through memory.
 
-`DeepEp`: normal kernels send a token once to each rank, on a number of multiprocessors that the caller sets.
-Low-latency kernels send it once for each expert, on the number of multiprocessors that divides the experts
-evenly (`num_warp_groups` in csrc/kernels/internode_ll.cu). A call takes a start, the wait of a row in the
-pipeline of chunks, and the longer of the links' time and the multiprocessors' time for all copies.
+`DeepEp`: normal kernels send a token once to each rank, and use a number of multiprocessors that the caller
+sets. Low-latency kernels send a token once for each of its experts, and use a number of multiprocessors that
+divides the experts evenly (`num_warp_groups` in csrc/kernels/internode_ll.cu). A call takes a start time, the
+wait of a row in the pipeline of chunks, and the longer of the times of links and of multiprocessors for all
+copies.
 """
 
 from __future__ import annotations
@@ -67,11 +69,12 @@ TUNED = {
 
 @dataclass(frozen=True)
 class GroupedShape(Shape):
-    """A grouped product: `rows` rows, each times the n×k weight of one of `experts` touched experts.
+    """A grouped product: `rows` rows, each multiplied with the n×k weight of one of `experts` touched
+    experts.
 
-    - `away`: Rows of experts of other ranks.
-    - `top_k`: Rows per token, on all ranks.
-    - `held`, `width`: The experts of the rank and their intermediate size; 0 if not known.
+    - `away`: Number of rows of experts on other ranks.
+    - `top_k`: Rows per token, over all ranks.
+    - `held`, `width`: The number of experts of the rank and their intermediate size; 0 if not known.
     - `x_bits`, `w_bits`, `y_bits`: Bits per element of rows, weights and results.
     """
 
@@ -101,9 +104,9 @@ class GroupedShape(Shape):
 
 @dataclass(frozen=True)
 class RoutedShape(Shape):
-    """`rows` copies of `tokens` with `width` values each, which pass through memory.
+    """`rows` copies of `tokens` tokens with `width` values each; they pass through memory.
 
-    `away` rows are of experts of other ranks. `bits` is the number of bits per value.
+    `away` of the rows are of experts on other ranks. `bits` is the number of bits per value.
     """
 
     tokens: Number
@@ -167,13 +170,15 @@ class MoeKernel(Kernel):
         return busy + self.launch_us * 1e-6
 
     def tiled(self, shape: GroupedShape, xp: Namespace) -> Number:
-        """The number of rows whose time the rows of an expert take, including empty rows of its tiles."""
+        """The number of rows that the tiles of an expert process, including empty rows."""
         each = xp.maximum(shape.rows / shape.experts, 1)
         heights = ((height, overlap_time(xp, height, self.fetch)) for height in HEIGHTS)
         return reduce(xp.minimum, (xp.maximum(each / rows + LAST, 1) * took for rows, took in heights))
 
     def least(self, shape: GroupedShape, xp: Namespace) -> Number:
-        """The time of one tile as a number of rows. Its height follows from the rows per expert."""
+        """The time of one tile, expressed as a number of rows. The number of rows per tile follows from the
+        rows per expert.
+        """
         each = (shape.rows + self.counted * shape.away) / shape.experts
         return overlap_time(xp, xp.minimum(xp.maximum(each, 1), HEIGHTS[-1]), self.fetch)
 
@@ -190,7 +195,7 @@ class MoeKernel(Kernel):
         return self.streamed(device, (shape.tokens + self.walked(shape)) * shape.width * shape.bits / 8)
 
     def activation(self, device: Device, shape: RoutedShape, xp: Namespace = ARRAYS) -> Number:
-        """Seconds of silu(gate)·up."""
+        """Seconds to compute silu(gate)·up."""
         return self.streamed(device, self.walked(shape) * 3 * shape.width * shape.bits / 8)
 
     def combine(self, device: Device, shape: RoutedShape, xp: Namespace = ARRAYS) -> Number:
@@ -200,11 +205,11 @@ class MoeKernel(Kernel):
         return self.streamed(device, moved + rows * FP32)
 
     def walked(self, shape: RoutedShape) -> Number:
-        """Rows that take time between the products."""
+        """Number of rows that take time between the products."""
         return shape.rows + self.foreign * shape.away
 
     def streamed(self, device: Device, moved: Number) -> Number:
-        """Seconds of a kernel that moves `moved` bytes of rows."""
+        """Seconds of a kernel that reads and writes `moved` bytes of rows."""
         return self.launch_us * 1e-6 + moved / (device.memory_Bps * self.between)
 
 
@@ -214,10 +219,11 @@ class Moe16Bit(MoeKernel):
     """Experts in 16 bits, for which Triton has low, deep tiles for few tokens and square, shallow tiles for
     more.
 
-    SGLang's `get_default_config` (fused_moe_triton_config.py) uses 16×32 results and 64 elements of k per
-    step if the tokens of all ranks do not outnumber a rank's experts. For more tokens it uses 64×64 and 32,
-    which read weights at two thirds of the bandwidth. SGLang switches; here the time increases gradually with
-    the tokens. Layers in `TUNED` have tuned tiles, which stay deep.
+    SGLang's `get_default_config` (fused_moe_triton_config.py) uses tiles of 16×32 results and 64 elements of
+    k per step if the tokens of all ranks are at most as many as a rank's experts. For more tokens, it uses
+    64×64 and 32, which read weights at two thirds of the bandwidth. SGLang switches at once; in this model,
+    the time increases gradually with the tokens. Layers in `TUNED` have tuned tiles, with 64 elements of k
+    per step in all cases.
     """
 
     coarse: float = choice(
@@ -229,7 +235,7 @@ class Moe16Bit(MoeKernel):
     )
 
     def slowness(self, device: Device, shape: GroupedShape, xp: Namespace) -> Number:
-        """Above 1 if there are more tokens than experts and the layer has no tuned tiles."""
+        """A factor above 1 if there are more tokens than experts and the layer has no tuned tiles."""
         tokens = (shape.rows + shape.away) / shape.top_k
         slower = xp.minimum(xp.maximum(tokens / shape.experts, 1), self.coarse)
         layers = TUNED.get(device.name, ())
@@ -249,7 +255,7 @@ class AiterMoe(MoeKernel):
     """AITER's two kernels for experts, and the kernels that sort and quantize rows before them.
 
     The first product also applies the activation. The second multiplies rows by their weights and adds them
-    (aiter/fused_moe.py, fused_moe_2stages). Rows are read by index, so sorting copies no rows.
+    (aiter/fused_moe.py, fused_moe_2stages). Rows are read by index, so sorting does not copy rows.
     """
 
     def dispatch(self, device: Device, shape: RoutedShape, xp: Namespace = ARRAYS) -> Number:
@@ -257,11 +263,11 @@ class AiterMoe(MoeKernel):
         return SMALL_US * 1e-6 + self.walked(shape) * FP32 / (device.memory_Bps * self.between)
 
     def activation(self, device: Device, shape: RoutedShape, xp: Namespace = ARRAYS) -> Number:
-        """0: the first product includes the activation."""
+        """0, because the first product includes the activation."""
         return 0 * shape.rows
 
     def combine(self, device: Device, shape: RoutedShape, xp: Namespace = ARRAYS) -> Number:
-        """0: the second product includes the sum."""
+        """0, because the second product includes the sum."""
         return 0 * shape.rows
 
     def streamed(self, device: Device, moved: Number) -> Number:
@@ -359,7 +365,8 @@ class DispatchShape(CollectiveShape):
     """An exchange of tokens: a rank receives `copies` copies of `width` bytes and has `tokens` tokens of its
     own.
 
-    The kernels run on `sms` multiprocessors; 0 is the number that divides the `experts` of all ranks evenly.
+    The kernels run on `sms` multiprocessors; 0 means the number that divides the `experts` of all ranks
+    evenly.
     """
 
     words = CollectiveShape.words | {"sms"}
@@ -426,7 +433,7 @@ def give_back_at_low_latency(row: Row) -> Call | None:
 
 
 def _call(row: Row, mode: str, family: str, there: Tensor, moved: tuple[Tensor, ...]) -> Call | None:
-    """The call of a mode for the tokens in `there`; None if the op names another mode."""
+    """The call of a mode for the tokens in `there`; None if the op uses the other mode."""
     op: Any = row.node.op
     reached = there.shape[0]
     atom = reached.terms[0][0][0] if isinstance(reached, Dim) else None

@@ -1,6 +1,6 @@
 """Scans of linear attention and state-space layers, and the short convolutions before them.
 
-A prompt is processed in chunks. Within a chunk, matrix products process all tokens at once; from chunk to
+A prompt is processed in chunks. Inside a chunk, matrix products process all tokens at once; from chunk to
 chunk, the state carries the result. The block of a state processes its chunks in sequence, even if
 multiprocessors are idle (`ChunkScan`). A decode step reads each state and writes it back, which is a stream
 (`ScanStep`, `RecurrentUpdate`).
@@ -44,8 +44,8 @@ TAIL = 0.5  # share of the empty places of the last wave that is lost
 class ScanShape(Shape):
     """A scan of `new` tokens through each of `states`, `chunk` tokens at a time, with `flops` matrix FLOPs.
 
-    `moved` is the number of bytes that are read and written. If the scan has several kernels, at most
-    `between` more bytes are moved between them.
+    `moved` is the number of bytes that are read and written. If the scan consists of several kernels, up to
+    `between` more bytes are read and written between them.
     """
 
     states: Number
@@ -60,9 +60,7 @@ class ScanShape(Shape):
 @families(*(f"{kind}_chunks" for kind in KINDS))
 @dataclass(frozen=True)
 class ChunkScan(Kernel):
-    """A scan in chunks: one kernel, or one kernel for the states and others for the products within
-    chunks.
-    """
+    """A scan in chunks: one kernel, or one for the states and others for the products inside chunks."""
 
     group: ClassVar[str] = "scans"
 
@@ -138,7 +136,9 @@ class Convolution(StreamKernel):
 
 
 def _families(row: Row, how: str) -> tuple[str, ...]:
-    """The op's own kernel families, then similar ones. KDA is a delta rule with one decay per key."""
+    """The op's own kernel families come first, and then similar ones. KDA is a delta rule with one decay per
+    key.
+    """
     op: Any = row.node.op
     each = "decay" in op.takes and len(row.operands[op.takes.index("decay")].shape) > 4
     own = "kda" if each else op.opcode

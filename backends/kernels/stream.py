@@ -1,9 +1,9 @@
 """Kernels that read and write rows once: norms, activations, rope, sums, static quantization, copies.
 
-One law estimates all of them from bytes, rows and arithmetic, so a fused kernel that moves fewer bytes in one
-launch is never slower than the kernels that it replaces. Many rows move at the bandwidth of memory or L2. Few
-rows leave multiprocessors idle: a kernel that gives each row to one multiprocessor takes an equal time for
-one row and for one row per multiprocessor. `stream_call` makes the call of an op.
+One law estimates all of them from bytes, rows and arithmetic. So a fused kernel that moves fewer bytes in one
+launch is never slower than the kernels that it replaces. Many rows move at the bandwidth of memory or L2.
+With few rows, multiprocessors are idle: a kernel that gives each row to one multiprocessor takes as long for
+one row as for one row per multiprocessor. `stream_call` makes the call of an op.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from .base import Call, Kernel, Shape, cache_miss_share, families, kernel_call, 
 
 @dataclass(frozen=True)
 class StreamShape(Shape):
-    """`moved` bytes that are read and written in `rows` rows.
+    """`moved`: Bytes that are read and written in `rows` rows.
 
     - `shared`: Bytes that all rows share, such as weights.
-    - `again`: Bytes that are written to the place where they were read, so the L2 stores them once.
+    - `again`: Bytes that are written to the place from which they were read, so the L2 stores them once.
     - `flops`: Vector FLOPs.
-    - `turns`: The number of operands that are used in turn. A flush of the L2 counts as many.
+    - `turns`: The number of operands that a benchmark uses in rotation. A flush of the L2 has the same effect
+      as many operands.
     """
 
     rows: Number
@@ -79,7 +80,7 @@ class ElementwiseKernel(StreamKernel):
     vector: float = parameter(0.3, 0.01, 3, "", "share of the fp32 peak that arithmetic reaches")
 
     def busy(self, device: Device, shape: StreamShape, xp: Namespace) -> Number:
-        """Seconds to move all bytes, plus arithmetic that no traffic hides."""
+        """Seconds to move all bytes, plus arithmetic that traffic does not hide."""
         sums = shape.flops / (self.vector * device.vector_peak("fp32")[0])
         return super().busy(device, shape, xp) + sums * self.idle(device, shape.rows, xp)
 
@@ -121,7 +122,7 @@ OFFSET_FLOPS = 24
 def strided(row: Row) -> Call:
     """Elementwise ops of eager PyTorch on strided tensors. All heads of a token are one row.
 
-    Each element has an offset; in a copy, one per tensor.
+    The kernel computes an offset for each element; a copy computes one per tensor.
     """
     batch, tokens, *_ = row.shape.shape
     shape = stream_call(row, batch * tokens)
@@ -139,7 +140,7 @@ def add(row: Row) -> Call:
 
 @kernel_call("row_mean", "compress_rows")
 def read_rows(row: Row) -> Call:
-    """Ops that reduce rows: the rows are those of the operand."""
+    """Ops that reduce rows: the rows of the operand count."""
     return Call(FAMILIES, stream_call(row, rows_of(row.operands[0])), kernel_error=OTHERS)
 
 
@@ -151,7 +152,7 @@ def append(row: Row) -> Call:
 
 @kernel_call("linear", block="streams")
 def weights_of_streams(row: Row) -> Call:
-    """The weights of parallel residual streams, a few numbers per token, computed as fast as the streams are
+    """The weights of parallel residual streams: a few numbers per token, computed as fast as the streams are
     read.
     """
     shared = sum((n for role, n in row.reads if role == "weight"), start=0)

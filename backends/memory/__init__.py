@@ -1,4 +1,4 @@
-"""Memory of a rank: live tensors, KV caches, and the requests and tokens that fit.
+"""Memory of a rank: tensors in use, KV caches, and the number of requests and tokens that fit.
 
 Start with `liveness.py` (`stage_memories`: weights, caches and the peak of activations in a step), then
 `caches.py` (the cache allocation of an engine: exact bytes, pages per layer, or one pool of pages) and

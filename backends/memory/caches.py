@@ -1,15 +1,15 @@
 """Cache policies and cache groups: how many bytes or pages an engine reserves for the KV caches of a stage.
 
-The type of a cache states its growth: `[B, C, …]` a row per token, `[B, min(C, w − 1), …]` a ring for a
-window, `[B, ceildiv(C, m), …]` a row per m tokens, `[B, n, …]` a fixed size. `CacheState` is one such
-cache. A policy turns its size into reserved bytes: `CachePolicy` (`exact`), `PagedCachePolicy` (whole pages
-for each sequence, one pool per kind of layer) and `UnifiedCachePolicy` (one pool of equal pages).
-`policy(name)` returns one.
+The type of a cache states how it grows: `[B, C, …]` by a row per token, `[B, min(C, w − 1), …]` up to the
+size of a window, `[B, ceildiv(C, m), …]` by a row per m tokens; `[B, n, …]` has a fixed size. `CacheState` is
+one such cache. A policy turns its size into reserved bytes: `CachePolicy` (`exact`), `PagedCachePolicy`
+(whole pages for each sequence, one pool per kind of layer) and `UnifiedCachePolicy` (one pool of equal
+pages). `policy(name)` returns one.
 
-`stage_caches` states the block rule of an engine. Each `CacheGroup` is a set of layers with equally growing
-caches (full, window, chunk, latent, or a state of fixed size), and each `CachePool` contains equal pages for
-its groups. All commands count requests with `StageCaches.needed`; the simulator allocates and frees the same
-pages.
+`stage_caches` applies the block rule of an engine. A `CacheGroup` is a set of layers whose caches grow
+equally (full, window, chunk, latent, or a state of fixed size). A `CachePool` contains pages of equal size
+for its groups. All commands count requests with `StageCaches.needed`; the simulator allocates and frees the
+same pages.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ POLICIES: dict[str, CachePolicy] = {}
 
 @dataclass(frozen=True)
 class CacheState:
-    """One cache of a stage: its type on a rank before the step, whether the step writes to it, and where.
+    """One cache of a stage: its type on a rank before the step, whether the step writes to it, and its layer.
 
-    `times` micro-batches and layers have an equal one. The caches of one `layer` are its keys and values, or
-    the parts of its state. A `ring` stores the inputs of incomplete compressed entries; its rows are
-    temporary, and no attention reads them as keys.
+    `times` micro-batches and layers have a cache like this. The caches of one `layer` are its keys and
+    values, or the parts of its state. A `ring` stores the inputs of compressed entries that are incomplete;
+    its rows are temporary, and attention does not read them as keys.
     """
 
     type: Tensor
@@ -74,15 +74,13 @@ class CacheState:
 
     @property
     def row(self) -> int:
-        """Bytes of a row of one sequence, or of all that it has."""
+        """Bytes of a row of one sequence; or of the whole state, if its size is fixed."""
         one = self.type if self.along is None else self.type.resized(self.along, 1)
         return int(Binding()((one if self.along == 0 else one.resized(0, 1)).bytes))
 
     @cached_property
     def most(self) -> int | None:
-        """The largest number of rows of one sequence, if the context does not determine it;
-        otherwise None.
-        """
+        """The largest number of rows of one sequence if it does not depend on the context; otherwise None."""
         match self.rows:
             case Dim(terms=terms) if self.ring:
                 period = max(abs(factor) for _, factor in terms)  # it is full again after this many tokens
@@ -96,7 +94,7 @@ class CacheState:
 
 @dataclass(frozen=True)
 class CachePolicy:
-    """The exact bytes of the cache types; a page has `page` tokens."""
+    """Policy `exact`: the exact bytes of the cache types; a page has `page` tokens."""
 
     name: ClassVar[str] = "exact"
     page: int = PAGE
@@ -113,7 +111,7 @@ class CachePolicy:
         return sum((state.bytes(self.rows(state)) * state.times for state in states), start=0)
 
     def spilled(self, made: Size, kept: Size) -> Size:
-        """The bytes of keys that a step reads and that are freed after it; `kept` bytes remain."""
+        """The bytes of keys that a step reads and that are freed after it; `kept` bytes stay."""
         return made - kept
 
 
@@ -121,11 +119,11 @@ POLICIES[CachePolicy.name] = CachePolicy()
 
 
 class PagedCachePolicy(CachePolicy):
-    """Whole pages of tokens for each sequence, and a pool for each kind of layer.
+    """Policy `paged`: whole pages of tokens for each sequence, and a pool for each kind of layer.
 
-    A window may span one page more than its tokens fill. TensorRT-LLM (a pool for each window, "KV Cache
-    System") and SGLang ("Hybrid Model Memory Pools") do this, and vLLM if layers of all kinds are equally
-    many (`SlidingWindowSpec.max_memory_usage_bytes` of `vllm/v1/kv_cache_interface.py`).
+    A window may occupy one page more than its tokens fill. TensorRT-LLM (a pool for each window, "KV Cache
+    System") and SGLang ("Hybrid Model Memory Pools") do this. vLLM does it if the model has equally many
+    layers of all kinds (`SlidingWindowSpec.max_memory_usage_bytes` of `vllm/v1/kv_cache_interface.py`).
     """
 
     name = "paged"
@@ -150,7 +148,8 @@ class LayerCache(NamedTuple):
 
 
 class UnifiedCachePolicy(CachePolicy):
-    """One pool of equal pages for all layers: windows retain all tokens, states take a page.
+    """Policy `unified`: one pool of equal pages for all layers; windows retain all tokens, and a state takes
+    a page.
 
     Pages of attention have enough tokens for the largest state, and a state is padded to one; layers of each
     kind are padded to a multiple of the rarest kind's. vLLM does this: for states ("Hybrid KV Cache Manager",
@@ -200,8 +199,8 @@ class UnifiedCachePolicy(CachePolicy):
 
 
 def _group(counts: Collection[int]) -> int:
-    """The layers that share a page number: the number of layers of the rarest kind; all layers, if no kind
-    has 25% more.
+    """The number of layers that share a page: the number of layers of the rarest kind; or all layers, if no
+    kind has 25% more than the rarest.
     """
     least, most = min(counts), max(counts)
     return most if most < 1.25 * least else least
@@ -228,8 +227,9 @@ class CacheGroup(NamedTuple):
     """Layers with equally growing caches.
 
     A block stores `tokens` tokens of one sequence in all these layers, and takes `pages` pages of the pool. A
-    window or chunk also retains the last `kept` tokens before those of the step. It frees the blocks that it
-    leaves, so that a decoding sequence has at most `limit` blocks. Both are None if blocks are not freed.
+    window or chunk also retains the last `kept` tokens before those of the current step. It frees the blocks
+    that are no longer in the window, so that a decoding sequence has at most `limit` blocks. Both are None if
+    blocks are not freed.
     """
 
     tokens: int
@@ -238,7 +238,9 @@ class CacheGroup(NamedTuple):
 
     @property
     def limit(self) -> int | None:
-        """The most blocks of a sequence that decodes: a window that begins within a block has one more."""
+        """The largest number of blocks of a sequence that decodes; if a window begins inside a block, it has
+        one more.
+        """
         return None if self.kept is None else int(self.limit_of(1))
 
     def limit_of(self, new: Number, xp: Namespace = SCALARS) -> Any:
@@ -272,11 +274,12 @@ def pages_needed(
     in_flight: int,
     xp: Namespace = SCALARS,
 ) -> Number:
-    """The pages with which `sequences` sequences reach `length` tokens without preemption, at any ages.
+    """The number of pages with which `sequences` sequences reach `length` tokens without preemption, whenever
+    they start.
 
-    All requests may have their full length, except requests in prefill, whose windows have more blocks: the
-    tokens in flight belong to the largest possible number of whole prompts, and to a part of one. The states
-    of a sequence take `state` pages.
+    All requests may have their full length, except requests in prefill. Windows of requests in prefill have
+    more blocks: the tokens in flight belong to the largest possible number of whole prompts, and to a part of
+    one. The states of a sequence take `state` pages.
     """
     each = pages(groups, length, xp=xp)
     if not in_flight or all(group.kept is None for group in groups):
@@ -292,7 +295,7 @@ class CachePool(NamedTuple):
     """Equal pages of `bytes` bytes, for groups of layers; the states of a sequence take `state` pages.
 
     A token of its layers takes `token_bytes` until a window leaves it. The longest window has `window`
-    tokens, None if some layers retain all.
+    tokens; None if some layers retain all tokens.
     """
 
     bytes: int
@@ -315,7 +318,7 @@ class StageCaches(NamedTuple):
     rule: CacheRule
 
     def shares(self, longest: Number, xp: Namespace = SCALARS) -> list[Number]:
-        """The share of each pool, for requests of at most `longest` tokens."""
+        """The share of the memory of each pool, for requests of at most `longest` tokens."""
         if len(self.pools) == 1:
             return [1.0]
         weights = [self._weight(pool, longest, xp) for pool in self.pools]
@@ -335,14 +338,17 @@ class StageCaches(NamedTuple):
         in_flight: int,
         xp: Namespace = SCALARS,
     ) -> Number:
-        """Bytes of the stage with which no pool is short: `CachePool.needed`, over the pool's share."""
+        """The number of bytes of the stage with which no pool is too small: `CachePool.needed` divided by the
+        pool's share.
+        """
         found: Number = 0
         for pool, share in zip(self.pools, self.shares(longest, xp), strict=True):
             found = xp.maximum(found, pool.needed(sequences, prompt, length, in_flight, xp) / share)
         return found
 
     def log_tokens(self, bytes: float) -> int | None:
-        """The tokens that vLLM logs for `bytes` bytes if windows free blocks: equal pages of each group.
+        """The number of tokens that vLLM logs for `bytes` bytes if windows free blocks: each group has
+        equally many pages.
 
         `_report_kv_cache_config` of vllm/v1/core/kv_cache_utils.py.
         """
@@ -367,7 +373,7 @@ _SPAN = 1 << 16  # tokens: a multiple of the periods of compressed caches and ch
 
 
 def stage_caches(states: Sequence[CacheState], block: int, rule: CacheRule, parts: int = 1) -> StageCaches:
-    """The pools of a stage with these caches; each of `parts` micro-batches has separate ones."""
+    """The pools of a stage with these caches; each of `parts` micro-batches has separate pools."""
     layers: dict[tuple[str, _Growth], list[tuple[CacheState, _Growth]]] = {}
     for state in states:
         growth = _growth(state, rule.keeps)
@@ -415,9 +421,10 @@ def _growth(state: CacheState, keeps: Collection[str]) -> _Growth:
 def _pool(kinds: Counter[_Growth], block: int, wide: bool) -> CachePool:
     """Build a pool of equal pages.
 
-    Blocks of attention have `block` tokens, and `wide` ones a multiple so that a state fits in a page.
-    Shorter rows have more tokens in a block. A page covers as many layers as the rarest kind has, or all
-    if no kind has 25% more (`_get_kv_cache_groups_uniform_page_size` of vllm/v1/core/kv_cache_utils.py).
+    Blocks of attention have `block` tokens; `wide` blocks have a multiple of it, so that a state fits in a
+    page. Shorter rows have more tokens in a block. A page covers as many layers as the rarest kind has, or
+    all layers if no kind has 25% more (`_get_kv_cache_groups_uniform_page_size` of
+    vllm/v1/core/kv_cache_utils.py).
     """
     widest, largest = max(kind.row for kind in kinds), max(kind.state for kind in kinds)
     least = block * widest

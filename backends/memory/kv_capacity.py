@@ -2,8 +2,8 @@
 
 `KvPool` applies the memory rule of an engine (`_RULES`, named in the engine's file) to a program on a device:
 usable bytes minus weights, activations, workspaces and other terms of a rank are its `KvBudget`.
-`token_capacity` and `largest_fit` turn the rest into tokens and requests. `MemoryBreakdown` lists the terms
-as an engine's log does: `pool_breakdown` with the rule of an engine, `step_breakdown` without one.
+`token_capacity` and `largest_fit` convert the rest into tokens and requests. `MemoryBreakdown` lists the
+terms as an engine's log does: `pool_breakdown` with the rule of an engine, `step_breakdown` without one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ UNLIMITED = 1 << 40  # number of sequences or tokens, if one needs no memory
 
 
 class PeakPoint(NamedTuple):
-    """The point of a step with the peak memory: `what` runs, with `n` tokens, sequences or images."""
+    """The moment of a step with the peak memory: `what` runs, with `n` tokens, sequences or images."""
 
     what: str
     n: int
@@ -53,8 +53,8 @@ FORWARD, SAMPLER, ENCODER = "forward pass", "sampler", "encoder"
 
 
 class KvBudget(NamedTuple):
-    """The memory of one rank of a stage, in bytes: `held` of the `usable` bytes are used, the rest is for
-    caches.
+    """The memory of one rank of a stage, in bytes: `held` of the `usable` bytes are in use, and the rest is
+    for caches.
 
     `fullest` is the point of a step with the peak of activations.
     """
@@ -68,7 +68,7 @@ class KvBudget(NamedTuple):
 
     @property
     def caches(self) -> float:
-        """Bytes for caches; negative if the other memory exceeds the usable bytes."""
+        """Bytes for caches; negative if all other memory exceeds the usable bytes."""
         return self.usable - self.held
 
 
@@ -80,7 +80,9 @@ def _physical(physical: float, share: float, weights: float, activations: float,
 
 
 def _static(physical: float, share: float, weights: float, activations: float, overhead: float) -> Used:
-    """Activations use the memory outside the share; what exceeds it counts with the weights."""
+    """Activations use the memory outside of the share; the part that does not fit there counts with the
+    weights.
+    """
     free = physical - overhead
     return share * free, weights + max(0.0, activations - (1 - share) * free)
 
@@ -102,9 +104,9 @@ _RULES: dict[str, Callable[[float, float, float, float, float], Used]] = {
 class KvPool(Record):
     """The memory rule of an engine applied to a program on a device, for requests of `length` tokens.
 
-    Values that are not set follow the rule: sequences at once and tokens of a step, on each data-parallel
-    rank, and the usable share. A request has at most `max_model_len` tokens, by default `length`, of which
-    `answer` are generated and written to the cache. `reserve_bytes` stay free, and each request has `images`
+    Values that are not set follow the rule: concurrent sequences and tokens of a step, both per data-parallel
+    rank, and the usable share. A request has at most `max_model_len` tokens (default: `length`). `answer` of
+    them are generated and written to the cache. `reserve_bytes` stay free, and each request contains `images`
     images. `graphs` are the engine's captured graphs.
     """
 
@@ -128,7 +130,7 @@ class KvPool(Record):
 
     @property
     def whole(self) -> bool:
-        """Whether a step supports requests with more tokens than its budget."""
+        """Whether the engine can run requests with more tokens than the budget of a step."""
         return self._budget.whole and not self.max_batched_tokens
 
     @cached_property
@@ -163,7 +165,9 @@ class KvPool(Record):
 
     @cached_property
     def aside(self) -> float | None:
-        """Bytes that stay free if no share is set; None if one is set, or if the rule has no such bytes."""
+        """Bytes that stay free if no share is set; None if a share is set, or if the rule has no such
+        bytes.
+        """
         if self.utilization is not None or not self.rule.aside:
             return None
         tp, pp = self.program.parallelism.tp, self.program.parallelism.pp
@@ -171,7 +175,7 @@ class KvPool(Record):
         return engine.first_match(self.rule.aside, self.device, tp).whole(self.tokens, captured, tp * pp)
 
     def rooms(self, sequences: int | None = None) -> tuple[KvBudget, ...]:
-        """The budget of each stage, with memory to sample `sequences` sequences at once."""
+        """The budget of each stage, with memory to sample `sequences` sequences at the same time."""
         return _rooms(self, sequences or self.sequences)
 
     @cached_property
@@ -190,7 +194,7 @@ class KvPool(Record):
 
     @property
     def kv_tokens(self) -> int | None:
-        """Tokens in the caches of all ranks, in whole blocks; None if they take no memory."""
+        """Tokens in the caches of all ranks, in whole blocks; None if caches take no memory."""
         return None if min(self._tokens) >= UNLIMITED else min(self._tokens)
 
     @cached_property
@@ -201,12 +205,12 @@ class KvPool(Record):
 
     @property
     def in_flight(self) -> int:
-        """The most tokens of a rank that are scheduled and not yet computed."""
+        """The largest number of tokens of a rank that are scheduled and not yet computed."""
         return self.caches[0].rule.steps * self.tokens
 
     @cached_property
     def pages(self) -> PagePool:
-        """The pool of pages that is the first to be full of the longest requests."""
+        """The pool of pages that the longest requests fill first."""
         found = []
         for room, caches in zip(self.rooms(), self.caches, strict=True):
             for pool, share in zip(caches.pools, caches.shares(self.longest), strict=True):
@@ -226,7 +230,9 @@ class KvPool(Record):
 
     @property
     def max_concurrency(self) -> float:
-        """The longest requests of a rank, as vLLM logs them: each has all tokens in flight."""
+        """The number of the longest requests of a rank, as vLLM logs it: all tokens of each request are in
+        flight.
+        """
         pool = self.pages
         each = int(pages(pool.groups, self.longest, max(1, self.in_flight))) + pool.state
         return pool.total / each if each else float(UNLIMITED)
@@ -236,7 +242,7 @@ class KvPool(Record):
         return length - self.answer
 
     def held(self, sequences: int, length: int) -> tuple[float, ...]:
-        """Cache bytes of a rank of each stage, with `sequences` requests in each micro-batch.
+        """Cache bytes of a rank of each stage, if each micro-batch has `sequences` requests.
 
         With these bytes all requests reach `length` without preemption.
         """
@@ -255,7 +261,9 @@ class KvPool(Record):
         return tuple(caches.needed(*of, xp=xp) for caches in self.caches)
 
     def short(self, sequences: int) -> float:
-        """The missing bytes for `sequences` requests on the fullest stage; negative if they fit."""
+        """The number of bytes that are missing for `sequences` requests on the fullest stage; negative if
+        they fit.
+        """
         each = -(-sequences * self.program.micro_batches // self.program.parallelism.dp)
         rooms = self.rooms(self.max_num_seqs or max(self.sequences, each))
         held = self.held(sequences, self.length)
@@ -273,7 +281,9 @@ class KvPool(Record):
 
     @property
     def at_once(self) -> int:
-        """The most sequences at once of all data-parallel ranks: as stated, otherwise unlimited."""
+        """The largest number of concurrent sequences on all data-parallel ranks, if it is set; otherwise
+        unlimited.
+        """
         return UNLIMITED if self.max_num_seqs is None else self.max_num_seqs * self.program.parallelism.dp
 
 
@@ -313,20 +323,24 @@ def token_capacity(program: Program, caches: tuple[float, ...], block: int) -> t
 
 
 def keeps_every_token(program: Program, length: int) -> bool:
-    """Whether each token of a request takes equal memory: no window is exceeded, and there are no states."""
+    """Whether each token of a request takes the same memory: no window is exceeded, and there are no
+    states.
+    """
     one, all_of_them = (Binding(B=1, T=1, C=n - 1) for n in (1, length))
     sizes = reserved_bytes(program.phase("decode"), policy("exact"))
     return all(length * float(one(size)) == float(all_of_them(size)) for size in sizes)
 
 
 def peak_cache_bytes(size: Size, sequences: int, last: int) -> float:
-    """The peak cache bytes up to a last context; caches of chunks are full before a chunk ends."""
+    """The largest cache bytes up to a last context; caches of chunked layers are full before a chunk ends."""
     contexts = np.arange(max(0, last - CHUNK), last + 1) if may_decrease(size) else last
     return float(np.max(Binding(B=sequences, T=1, C=contexts)(size)))
 
 
 def largest_fit(fits: Callable[[int], bool]) -> int:
-    """The largest number that fits, up to 2⁴⁰; 0 if 1 does not fit. All smaller numbers must fit, too."""
+    """The largest number for which the condition holds, up to 2⁴⁰; 0 if it does not hold for 1. It must hold
+    for all smaller numbers, too.
+    """
     low, high = 0, 1
     while high < UNLIMITED and fits(high):
         low, high = high, 2 * high
@@ -353,7 +367,7 @@ def _rooms(pool: KvPool, sequences: int) -> tuple[KvBudget, ...]:
 
 
 def _steps(pool: KvPool, stage: int, sequences: int) -> dict[PeakPoint, float]:
-    """The memory of a rank of a stage besides weights and caches, at the peak points of a step, in bytes.
+    """The memory of a rank of a stage, except weights and caches, at the peak moments of a step, in bytes.
 
     Later stages have separate buffers for received hidden states and residuals.
     """
@@ -420,7 +434,7 @@ def _experts(program: Program, stage: int) -> tuple[tuple[Size, Size, Size], ...
 
 
 def _workspace(program: Program, stage: int, at: Binding) -> float:
-    """The bytes of the two buffers of experts, which outlive the layer.
+    """The bytes of the two buffers of experts, which stay in memory after the layer.
 
     One stores gate and up, then the output of the last matrix. The other stores the values between, and has
     at least the size of hidden values (`TritonExperts.workspace_shapes` of vLLM).
@@ -434,13 +448,14 @@ def _workspace(program: Program, stage: int, at: Binding) -> float:
 
 @dataclass(frozen=True)
 class MemoryBreakdown(Figures, Result):
-    """Bytes of one rank of the stage whose caches are full first, and the capacity of all ranks' caches.
+    """Bytes of one rank of the stage whose caches are full first, and the capacity of the caches of all
+    ranks.
 
-    A rule derives `usable_bytes` from `physical_bytes`; `kv_bytes` are the rest after all other terms, at
+    A rule computes `usable_bytes` from `physical_bytes`; `kv_bytes` is what all other terms leave of it, at
     least 0. They store `kv_tokens` tokens in whole blocks, None if tokens take none, and `max_requests`
     requests of `request_tokens` at once; `keeps_all` means that caches retain all tokens. `max_concurrency`
     is the value in vLLM's log, None without an engine. `overhead_bytes` include `graph_bytes` for CUDA
-    graphs. Without an engine, activations are those of a single prefill step with all requests.
+    graphs. Without an engine, activations are those of one prefill step with all requests.
     """
 
     model: str

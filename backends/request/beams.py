@@ -1,7 +1,7 @@
 """Beam search: each request decodes several sequences after its prompt and returns the best.
 
-`BeamWorkload` is a `Workload` with beams (`beam_workload` builds it), `BeamStep` a step of sequences that
-share the cache of the prompt, and `BeamPool` the engine's cache capacity with this sharing.
+`BeamWorkload` is a `Workload` with beams (`beam_workload` builds it). `BeamStep` is a step of sequences that
+share the cache of the prompt, and `BeamPool` is the engine's cache capacity with this sharing.
 """
 
 from __future__ import annotations
@@ -37,26 +37,30 @@ _ENGINE_NOTES = {"vllm": ("vllm makes a request of each beam's next token: of th
 def check_beams(job: Workload) -> None:
     """`InputError` for a workload that does not support beams."""
     if type(job) is not Workload:
-        raise InputError("beams: of a batch of requests; drafts and a closed loop of users have none")
+        raise InputError("beams: only a batch of requests can have beams, not drafts or a closed loop")
     if job.generate == 1:
         raise InputError("generate: 1; beams start with the second token")
     if job.images or job.program.patches:
-        raise InputError(f"beams: {job.program.name} reads images; beam search is modelled only for text")
+        raise InputError(f"beams: {job.program.name} reads images; beam search is modeled only for text")
     if "draft" in job.program.phases:
-        raise InputError("beams: the program has a layer that drafts, for one sequence; leave draft out")
+        raise InputError(
+            "beams: the program has a draft layer, which supports one sequence per request; leave draft out"
+        )
     runs = (job.model or default_model(job.device)).runs
     if runs and runs.name in _WITHOUT:
         raise InputError(f"beams: {_WITHOUT[runs.name]}")
 
 
 def beam_workload(job: Workload, program: Program, width: int, copies: int) -> BeamWorkload:
-    """The workload with a program that returns candidates; each prompt is prefilled `copies` times."""
+    """The workload with a program that returns candidates; the prefill of each prompt runs `copies` times."""
     own = {f.name: getattr(job, f.name) for f in fields(Workload)}
     return BeamWorkload(**{**own, "program": program}, width=width, copies=copies)
 
 
 class BeamStep(Report):
-    """A step of sequences that share part of their caches; `again` binds the sizes of the shared copies."""
+    """A step of sequences that share part of their caches; `again` is a binding with the sizes of the shared
+    copies.
+    """
 
     again: Binding
 
@@ -67,12 +71,12 @@ class BeamStep(Report):
 
     @figure
     def peak_memory_bytes(self) -> Number:
-        """Weights, caches and activations at the fullest moment."""
+        """Weights, caches and activations at the moment with the most memory."""
         return self._held(lambda memory, at: memory.peak(at) - self.again(memory.caches))
 
     @figure
     def stages(self) -> tuple[StageCost, ...]:
-        """One row per pipeline stage, each with its part of the sharing."""
+        """One row per pipeline stage; each contains the stage's part of the shared caches."""
         again = (self.again(memory.caches) for memory in self.plan.memories)
         return tuple(
             replace(
@@ -94,7 +98,7 @@ class BeamPool(KvPool):
     shared: int = 0
 
     def held(self, sequences: int, length: int) -> tuple[float, ...]:
-        """Bytes of `sequences` requests; blocks that all sequences of a request share count once."""
+        """Bytes of `sequences` requests; blocks that all sequences of a request share count only once."""
         apart = super().held(sequences * self.width, length)
         if not self.shared:
             return apart
@@ -102,7 +106,7 @@ class BeamPool(KvPool):
         return tuple(all_ - twice for all_, twice in zip(apart, again, strict=True))
 
     def short(self, sequences: int) -> float:
-        """Missing bytes for `sequences` requests; each counts `width` times in sampling."""
+        """Missing bytes for `sequences` requests; for sampling, each request counts `width` times."""
         each = -(-sequences * self.width * self.program.micro_batches // self.program.parallelism.dp)
         rooms = self.rooms(self.max_num_seqs or max(self.sequences, each))
         held = self.held(sequences, self.length)
@@ -116,11 +120,11 @@ class BeamPool(KvPool):
 
 @dataclass(frozen=True, eq=False)
 class BeamWorkload(Workload):
-    """A batch of requests that decode `width` sequences each, and return the best.
+    """A batch of requests; each decodes `width` sequences and returns the best one.
 
-    Each step chooses 2·`width` candidates per row. A prompt is prefilled and stored `copies` times: once if
-    sequences share its blocks, or once per sequence if caches are not paged. Attention reads all tokens of a
-    sequence. A request returns the `generate` tokens of its best sequence.
+    Each step chooses 2·`width` candidates per row. The prefill and the cache of a prompt exist `copies`
+    times: once if sequences share its blocks, or once per sequence if caches are not paged. Attention reads
+    all tokens of a sequence. A request returns the `generate` tokens of its best sequence.
     """
 
     width: int = field(default=1, metadata={"least": 1, "most": MOST})
@@ -133,9 +137,9 @@ class BeamWorkload(Workload):
 
     @property
     def shared(self) -> int:
-        """Prompt tokens stored once for all sequences of a request: the full blocks.
+        """Number of prompt tokens that are stored once for all sequences of a request: its full blocks.
 
-        0 with windows and states, which are counted for each sequence.
+        It is 0 with windows and states, which are counted for each sequence.
         """
         if self.copies > 1 or not keeps_every_token(self.program, self.length + self.generate):
             return 0
@@ -148,7 +152,7 @@ class BeamWorkload(Workload):
 
     @cached_property
     def decode(self) -> Report | None:
-        """The last and longest decode step; shared caches count once."""
+        """The last and longest decode step; shared caches count only once."""
         last = self.length + self.generate - 2
         if not self.shared:
             return self._step(1, last)
@@ -206,7 +210,7 @@ class BeamWorkload(Workload):
         return max(self._caches(self.batch, shared=0))
 
     def peak_bytes(self, batch: int) -> int:
-        """The most that any stage uses with another batch."""
+        """The largest memory that any stage uses with another batch."""
         if self.pool:
             return super().peak_bytes(batch)
         parts, last = self.program.micro_batches, self.length + self.generate - 2

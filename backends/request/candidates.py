@@ -1,6 +1,6 @@
-"""Several programs evaluated at equal points: steps, and requests from prefill to last token.
+"""Several programs evaluated at the same points: steps, and requests from prefill to last token.
 
-`Candidates` contains programs with a number of pipeline stages each, on one device. `step` and `requests`
+`Candidates` contains programs on one device, each with a number of pipeline stages. `step` and `requests`
 return arrays with one row per candidate (`StepBatch`, `RequestBatch`), NaN for rejected candidates.
 """
 
@@ -30,7 +30,9 @@ _CONTEXTS = 1 << 14  # number of decode steps that are evaluated at once, for al
 
 @dataclass(frozen=True)
 class StepBatch(Figures):
-    """A step of each candidate, with the fields of `Report`: arrays with a row each, NaN if rejected."""
+    """A step of each candidate, with the fields of `Report`: arrays with one row per candidate, NaN if
+    rejected.
+    """
 
     time_s: Array
     period_s: Array
@@ -40,9 +42,9 @@ class StepBatch(Figures):
 
 @dataclass(frozen=True)
 class RequestBatch(Figures):
-    """Batches of requests, with the fields of a `Workload` with `chunk` "all": a row for each candidate.
+    """Batches of requests, with the fields of a `Workload` with `chunk` "all": one row per candidate.
 
-    `peak_memory_bytes` is the larger of prefill's peak and that of the last decode step.
+    `peak_memory_bytes` is the larger of the peaks of prefill and of the last decode step.
     """
 
     ttft_s: Array
@@ -52,10 +54,10 @@ class RequestBatch(Figures):
 
 
 class Candidates(Immutable):
-    """Programs, each split into stages with given layers, on one device.
+    """Programs on one device, each split into stages with given numbers of layers.
 
-    `refused` contains the reason for each program that does not fit the nodes, by its index; InputError if
-    none fits.
+    `refused` contains the reason for each program that does not fit the nodes, by its index; InputError if no
+    program fits.
     """
 
     programs: tuple[tuple[Program, tuple[int, ...]], ...]
@@ -112,7 +114,7 @@ class Candidates(Immutable):
 
     @pause_gc()
     def seconds(self, batch: Any = 1, new: Any = 1, context: Any = 0) -> tuple[Array, Array]:
-        """`period_s` and `interval_s` of a step only, without its memory."""
+        """Only `period_s` and `interval_s` of a step, without its memory."""
         asked = check_sizes(batch, new, context)
         points, _ = self._at(asked)
         whole, slowest = points.timing()

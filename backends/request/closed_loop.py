@@ -1,18 +1,20 @@
 """Closed loop: the steady state of users who send the next request when the previous one completes.
 
-`ClosedLoop.figures` are the means that users see. They come from the simulator of the engine's scheduler,
-which the caller passes as a function (`LoopSimulator`), so that `analyze --concurrency` and `serve-sim
---closed` print equal numbers. The closed form below serves engines without a simulated scheduler, and fits.
+`ClosedLoop.figures` contains the means that users see. They come from the simulator of the engine's
+scheduler, which the caller passes as a function (`LoopSimulator`), so that `analyze --concurrency` and
+`serve-sim --closed` print equal numbers. The closed form below serves engines without a simulated scheduler,
+and fits.
 
-The closed form: a step decodes all requests past their prompt and carries chunks of other prompts within the
-token budget of the engine. `lane_state` counts the steps, independent of their time: a request with G tokens
-decodes in G − 1 steps, so n / (G − 1) of n decoding requests end in a step and as many prompts begin. By
-Little's law (1961) the requests that do not decode are the arrivals per step times the steps of waiting and
-prefill. `ClosedLoop.state` then times each kind of step; a request finds the average state of a loop with one
-user fewer (Reiser and Lavenberg 1980).
+The closed form: each step decodes all requests that are past their prompt, and also runs chunks of other
+prompts within the token budget of the engine. `lane_state` computes what steps contain, which does not depend
+on their times. A request with G tokens decodes in G − 1 steps, so n / (G − 1) of n decoding requests end in a
+step, and as many prompts begin. By Little's law (1961), the number of requests that do not decode is the
+number of arrivals per step times the number of steps of waiting and prefill. `ClosedLoop.state` then
+estimates each kind of step. A request that arrives finds the average state of a loop with one user fewer
+(Reiser and Lavenberg 1980).
 
-Between these parts: the number of requests that fit in memory, for a batch (which runs in waves) and for a
-loop. `ClosedLoopWorkload` is a batch of requests together with the loop.
+The functions between these parts compute how many requests fit in memory, for a batch (which runs in waves)
+and for a loop. `ClosedLoopWorkload` is a batch of requests together with the loop.
 """
 
 from __future__ import annotations
@@ -43,10 +45,11 @@ SERVER_TTFT_ERROR = 0.3
 
 
 class LoopLane(NamedTuple):
-    """A lane of a closed loop: `decoding` requests on average, while `begin` prompts start per step.
+    """A lane of a closed loop: `decoding` requests on average, and `begin` prompts that start per step.
 
-    One prompt fills `service` steps, and prompts fill a share `busy` of all steps. A `share` of the steps
-    contains prefill. `reading` is the number of steps of a prompt in prefill or waiting for earlier prompts.
+    One prompt takes `service` steps, and prompts take a share `busy` of all steps. A `share` of all steps
+    contains prefill. `reading` is the number of steps that a prompt spends in prefill or waiting for earlier
+    prompts.
     """
 
     decoding: float
@@ -57,7 +60,7 @@ class LoopLane(NamedTuple):
 
     @property
     def busy(self) -> float:
-        """The share of the prefill capacity of steps that is used."""
+        """The share of the prefill capacity of the steps that is used."""
         return min(self.begin * self.service, 1.0)
 
     @property
@@ -70,7 +73,7 @@ def lane_state(users: float, later: int, new: int, budget: int | None) -> LoopLa
     """The steady state of `users` users, with `new` prompt tokens and `later` output tokens after the first.
 
     A request arrives during a step, and its prefill starts in the next step at the earliest. `budget` is the
-    number of tokens per step, including one for each decode; without a budget, a step prefills all prompts
+    number of tokens per step, including one for each decode. Without a budget, a step prefills all prompts
     that have arrived.
     """
     # Decodes and the prompts that arrive for them fill a step at most: n + n · P / (G − 1) = budget.
@@ -88,10 +91,10 @@ def _flow(decoding: float, users: float, later: int, new: int, budget: int | Non
     """The lane with `decoding` requests: prompts arrive at a queue that serves c = 1 / S of them per step.
 
     The queue is empty with probability (1 − ρ)^c: 1 − ρ as for any queue with c = 1, Poisson's value for c →
-    ∞. More than x prompts are ahead with probability ρ exp(−2x (x / N + 1 − ρ)), as for N periodic streams of
-    equal service times (Roberts and Virtamo 1991), here the N other users. For many users the mean is
-    Pollaczek's ρ / 2 (1 − ρ). If another prompt follows, the last step of a long prompt also contains tokens
-    of the next prompt.
+    ∞. More than x prompts are ahead with probability ρ exp(−2x (x / N + 1 − ρ)). This holds for N periodic
+    streams of equal service times (Roberts and Virtamo 1991), here the N other users. For many users the mean
+    is Pollaczek's ρ / 2 (1 − ρ). If another prompt follows, the last step of a long prompt also contains
+    tokens of the next prompt.
     """
     begin = decoding / later
     if budget is None:
@@ -110,8 +113,8 @@ def _flow(decoding: float, users: float, later: int, new: int, budget: int | Non
 
 
 def in_flight(job: Workload, chunk: int | None) -> int:
-    """The number of requests of a closed loop, with any number of generated tokens, that memory and engine
-    allow at once.
+    """The number of concurrent requests of a closed loop that memory and the engine allow, each with any
+    number of generated tokens.
 
     Requests count with their mean length. Prompts are prefilled one by one, or in chunks, while the other
     caches stay allocated. InputError if not even one fits.
@@ -132,7 +135,7 @@ def concurrent_sequences(job: Workload) -> int:
 
 
 def fitting_requests(one: Workload, batch: int = 0) -> int:
-    """The number of `batch` requests (0: any number) like `one` that fit in memory at once.
+    """The number of `batch` requests (0: any number) like `one` that fit in memory together.
 
     InputError if not even one fits.
     """
@@ -143,7 +146,9 @@ def fitting_requests(one: Workload, batch: int = 0) -> int:
 
 
 def static_batch_time(job: Callable[[int], Workload], batch: int, within: int) -> float:
-    """Seconds until a static batch is complete: waves of `within` requests, then the rest."""
+    """Seconds until a static batch is complete: waves of `within` requests, and then the remaining
+    requests.
+    """
     whole, rest = divmod(batch, within)
     return whole * (job(within).e2e_s if whole else 0.0) + (job(rest).e2e_s if rest else 0.0)
 
@@ -154,15 +159,15 @@ ENGINE_CPU_TERM = "scheduling and sampling"
 
 
 class TpotTerm(NamedTuple):
-    """A part of the time from token to token."""
+    """A part of the mean time between two tokens of a request."""
 
     what: str
     time_s: float
 
 
 class LoopStep(NamedTuple):
-    """Steps that decode `decoding` sequences, or none, with prefill chunks; `share` is their number per
-    token.
+    """A kind of steps, which decode `decoding` sequences or none and run prefill chunks; `share` is their
+    number per token.
 
     `time_s` is the mean time of one step in seconds.
     """
@@ -174,10 +179,10 @@ class LoopStep(NamedTuple):
 
 
 class LoopState(NamedTuple):
-    """The steady state of a loop: the mean number of decoding requests, and the steps per token.
+    """The steady state of a loop: the mean number of decoding requests, and the kinds of steps per token.
 
-    The sum of the steps, weighted by their shares, is the time per token; without a second token there are
-    none.
+    The time per token is the sum of the times of the steps, weighted by their shares. If requests have no
+    second token, there are no steps.
     """
 
     decoding: float
@@ -186,7 +191,7 @@ class LoopState(NamedTuple):
 
     @property
     def tpot_s(self) -> float:
-        """Seconds from token to token."""
+        """Seconds between two tokens of a request."""
         return sum(turn.share * turn.time_s for turn in self.turns)
 
 
@@ -197,7 +202,7 @@ SHORTEST = 0.8
 
 
 def least_answer(tokens: int) -> int:
-    """Tokens of the shortest output if outputs of at most `tokens` are spread.
+    """Number of tokens of the shortest output, if outputs of at most `tokens` tokens vary.
 
     >>> least_answer(1024), least_answer(2), least_answer(1)
     (819, 2, 1)
@@ -244,7 +249,7 @@ class ClosedLoop(Record):
 
     @cached_property
     def scheduler(self) -> Scheduler:
-        """The engine's scheduler; without a known one, mixed steps."""
+        """The engine's scheduler; if it is not known, one with mixed steps."""
         runs = self.job.prefill.plan.model.runs
         return (runs and runs.section(Scheduler)) or Scheduler()
 
@@ -255,14 +260,14 @@ class ClosedLoop(Record):
 
     @cached_property
     def max_in_flight(self) -> int:
-        """The number of requests that fit in memory: with any number of generated tokens, or all with equal
-        numbers for an engine with static batches.
+        """The number of requests that fit in memory. They have any number of generated tokens, or all the
+        same number for an engine with static batches.
         """
         return fitting_requests(self.job) if self.whole else in_flight(self.job, self.chunk)
 
     @property
     def limit(self) -> str:
-        """The reason for the largest number of requests in flight."""
+        """The reason why no more requests are in flight."""
         if self.whole:
             return "that fit"
         full = self.max_in_flight == concurrent_sequences(self.job)
@@ -280,12 +285,14 @@ class ClosedLoop(Record):
 
     @property
     def decoding(self) -> int:
-        """The mean number of requests that decode in a step, rounded down to equal numbers in each lane."""
+        """The mean number of requests that decode in a step, rounded down so that all lanes have equally
+        many.
+        """
         return max(1, int(self.figures.decoding / self.lanes)) * self.lanes
 
     @cached_property
     def figures(self) -> LoopFigures:
-        """The mean results of users: simulated, or from the closed form."""
+        """The mean results of users, simulated or from the closed form."""
         found = self.simulate(self.job, self.concurrency, self.lengths) if self.simulate else None
         return found or self._closed_form
 
@@ -328,7 +335,7 @@ class ClosedLoop(Record):
 
     @property
     def _decode_step(self) -> tuple[Report, float]:
-        """The step with the mean number of decodes, and its part of TPOT in seconds."""
+        """The step with the mean number of decodes, and its share of TPOT in seconds."""
         tpot_s, figures = self.tpot_s or 0.0, self.figures
         if not figures.requests:
             decode = self.state.turns[0]
@@ -350,7 +357,7 @@ class ClosedLoop(Record):
 
     @property
     def ttft_error(self) -> float | None:
-        """The mean relative error of TTFT, from the prefill step and from the other parts of TTFT."""
+        """The mean relative error of TTFT: of its prefill step, and of its other parts."""
         read_error = self.job.prefill.error
         return None if read_error is None else math.hypot(float(read_error), SERVER_TTFT_ERROR)
 
@@ -396,7 +403,7 @@ class ClosedLoop(Record):
 
     @cached_property
     def coupled(self) -> int:
-        """The number of ranks that wait for each other's prefill in each step, because they share experts."""
+        """The number of ranks that wait for each other's prefill in each step because they share experts."""
         parallel = self.job.program.parallelism
         return min(parallel.dp, self.in_flight) if parallel.ep > 1 else 1
 
@@ -431,10 +438,11 @@ class ClosedLoop(Record):
         return self._mixed(users) if self.scheduler.mixes else self._waves(together)
 
     def _waves(self, together: Workload) -> LoopState:
-        """The state for an engine with prefill first: equal outputs end together, and the next wave begins.
+        """The state for an engine that runs prefill first: requests with equal outputs end together, and the
+        next wave begins.
 
-        The first tokens of its groups arrive one after another, and each group waits for the remaining
-        prefill.
+        The groups of a wave get their first tokens one after another, and each group waits for the prefill of
+        the later groups.
         """
         job, steps = self.job, together.chunks
         decode = float(self.step(self.in_flight).period_s)
@@ -463,10 +471,10 @@ class ClosedLoop(Record):
         return LoopState(own.decoding * self.lanes, ttft, turns)
 
     def _reads(self, own: LoopLane, new: int) -> Iterator[tuple[tuple[ChunkSteps, ...], float]]:
-        """The prefill chunks of steps with prefill, each with its share of these steps.
+        """The kinds of prefill chunks, each with its share of the steps with prefill.
 
-        A step contains a number of whole prompts, or one more; or a chunk of one prompt, where the last chunk
-        is short or filled by the next prompt.
+        A step contains a number of whole prompts, or one more. Or it contains a chunk of one prompt; the last
+        chunk is short, or the next prompt fills it.
         """
         lanes, cached = self._unit if self.coupled > 1 else self.lanes, self.job.cached
         if own.service <= 1:
@@ -483,7 +491,7 @@ class ClosedLoop(Record):
         yield (ChunkSteps(lanes, budget, at),), 1 - alone
 
     def _mean(self, decoding: int, steps: tuple[ChunkSteps, ...]) -> float:
-        """The mean time in seconds of a step with one of these chunks and decodes."""
+        """The mean time in seconds of a step with one of these chunks and with decodes."""
         seconds = sum(c.times * float(np.sum(self.step(decoding, c).period_s)) for c in steps)
         return seconds / sum(chunk.steps for chunk in steps)
 

@@ -1,8 +1,8 @@
-"""The largest batch, context and number of users of a deployment, and the binding limit.
+"""The largest batch, context and number of users of a deployment, and the limit that decides each.
 
 `largest_load` is the entry point. For each limit alone, bisection finds the largest number that it allows;
-this is exact if the limited value never decreases as the number grows. Bisection over all limits together
-computes the answer, which meets all limits while the next number does not (`CapacityAnswer`).
+this is exact if the limited value never decreases as the number grows. A second bisection over all limits
+together computes the answer: it meets all limits, and the next number does not (`CapacityAnswer`).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ PREFILL, DECODE, BOTH = "prefill", "decode", "both"
 
 
 class CapacityLimit(NamedTuple):
-    """The largest number that a limit allows, and its use at the answer.
+    """The largest number that one limit allows, and how much of the limit is used at the answer.
 
     `most` is the largest answer under this limit alone; None if it is unbounded. At the answer (or at the
-    smallest number, if there is none), `used` of `allowed` is used, where None means no limit; the next
-    number adds `more`. A limit that is not `hard` only costs time beyond it, because prefill takes more
+    smallest number, if there is no answer), `used` of `allowed` is used, where None means no limit; the next
+    number adds `more`. If a limit is not `hard`, a larger number only costs time, because prefill takes more
     steps.
     """
 
@@ -46,7 +46,7 @@ class CapacityLimit(NamedTuple):
 
 
 class CapacityMeasure(NamedTuple):
-    """A quantity as a function of the number, and its limit there."""
+    """A quantity as a function of the number, and the limit of this quantity."""
 
     name: str
     phase: str
@@ -63,9 +63,11 @@ class CapacityMeasure(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class CapacityAnswer(Figures):
-    """The largest number `most` of one kind that meets all limits, 0 if none does; `step` is the increment.
+    """The largest number `most` of one kind that meets all limits (0 if none does); numbers are multiples of
+    `step`.
 
-    Uses of limits, times and rates are those `at` the answer, or at the smallest number if there is none.
+    The uses of limits, times and rates are those at the number `at`: the answer, or the smallest number if
+    there is no answer.
     """
 
     what: str
@@ -80,11 +82,11 @@ class CapacityAnswer(Figures):
 
     @property
     def binding(self) -> CapacityLimit | None:
-        """The limit with the smallest answer; None without a limit."""
+        """The limit that allows the smallest answer; None without a limit."""
         return _nearest_limit(self.limits)
 
     def of(self, phase: str) -> CapacityLimit | None:
-        """The limit of a phase that allows least."""
+        """The limit of a phase that allows the smallest number."""
         return _nearest_limit(tuple(limit for limit in self.limits if limit.phase in (phase, BOTH)))
 
     def to_dict(self) -> dict[str, Any]:
@@ -103,18 +105,18 @@ class CapacityAnswer(Figures):
 
 
 def _nearest_limit(limits: tuple[CapacityLimit, ...]) -> CapacityLimit | None:
-    """The binding limit; among equal ones the nearest, or the most exceeded."""
+    """The limit that decides; among equal ones, the nearest one, or the one that is exceeded most."""
     known = [limit for limit in limits if limit.hard and limit.most is not None]
     return min(known, key=lambda limit: (limit.most or 0, -limit.used / (limit.allowed or 1)), default=None)
 
 
 @dataclass(frozen=True, eq=False)
 class LargestLoad(Figures, Result):
-    """The largest load of a deployment with requests like those of `job`.
+    """The largest load of a deployment, for requests like those of `job`.
 
-    `batch` counts requests that start together. `context` is the number of tokens, prompt plus output, of
-    each of the requests of `job`. `requests` are concurrent requests of users in a closed loop, with output
-    `lengths`.
+    `batch` is the number of requests that start together. `context` is the number of tokens, prompt plus
+    output, of each of the requests of `job`. `requests` is the number of concurrent requests of users in a
+    closed loop, with output `lengths`.
     """
 
     job: Workload
@@ -209,7 +211,9 @@ def largest_meeting(meets: Callable[[int], bool], cap: int) -> int:
 def _limits(
     measures: list[CapacityMeasure], cap: int, step: int, first: int
 ) -> tuple[int, tuple[CapacityLimit, ...]]:
-    """The largest `first` + n · `step`, n from 1 to `cap`, within the hard limits, or 0; and all limits."""
+    """The largest number `first` + n · `step`, with n from 1 to `cap`, within the hard limits, or 0; and all
+    limits.
+    """
 
     def number(n: int) -> int:
         return first + n * step if n else 0
@@ -246,14 +250,16 @@ def _times(
     max_ttft_s: float | None,
     max_tpot_s: float | None,
 ) -> list[CapacityMeasure]:
-    """The measures of TTFT, and of TPOT if there are later tokens."""
+    """The latencies to limit: TTFT, and TPOT if there are later tokens."""
     first = CapacityMeasure("ttft", PREFILL, "s", ttft, lambda n: max_ttft_s)
     later = CapacityMeasure("tpot", DECODE, "s", lambda n: tpot(n) or 0.0, lambda n: max_tpot_s)
     return [first, later] if job.generate > 1 else [first]
 
 
 def _batch(job: Workload, max_ttft_s: float | None, max_tpot_s: float | None) -> CapacityAnswer:
-    """Requests that start together: prefill runs in sequence, and all decode together."""
+    """Requests that start together: their prefill steps run in sequence, and then all requests decode
+    together.
+    """
     step = job.program.micro_batches
 
     @cache
@@ -336,7 +342,7 @@ def _requests(
     simulate: LoopSimulator | None,
     lengths: str,
 ) -> CapacityAnswer:
-    """Users in a closed loop; prompts are prefilled during decodes of other requests.
+    """Users in a closed loop; the prefill of a prompt runs while other requests decode.
 
     Memory covers all requests at full length, so that none is preempted.
     """

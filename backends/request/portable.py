@@ -1,8 +1,8 @@
 """Steps and requests of a program as functions that other languages can run.
 
-`PortableRequests` records the steps of all phases, memory and limits as functions of B, T and C with
-external device rates, for pages (`export/page`). `PortableProgram` records the steps of one program, for
-`llmir emit` (`export/source_code.py`).
+`PortableRequests` records the steps of all phases, memory and limits as functions of B, T and C. The rates of
+the device are external inputs. Pages (`export/page`) use it. `PortableProgram` records the steps of one
+program, for `llmir emit` (`export/source_code.py`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _MANY = 1 << 20  # number of sequences from which a sampler needs more memory th
 
 
 class TimeBasis(NamedTuple):
-    """The possible basis of a time, with its known errors as in `OpTime`."""
+    """One possible basis of a time, with its known errors as in `OpTime`."""
 
     basis: str
     error: float | None
@@ -60,9 +60,9 @@ class TimeBasis(NamedTuple):
 
 
 class PhaseOp(NamedTuple):
-    """A row: its fixed fields, the positions of its times and amounts, and whether ranks communicate in it.
+    """A row: its fixed fields, the positions of its times and amounts, and whether its ranks communicate.
 
-    `moment` is the index into `Phase.moments` of the activations while it runs.
+    `moment` is the index in `Phase.moments` of the activations while the row runs.
     """
 
     fixed: dict[str, Any]
@@ -75,12 +75,13 @@ class PhaseOp(NamedTuple):
 class PhaseFunctions:
     """The steps of one phase as functions of B, T and C.
 
-    For each stage: seconds of a micro-batch (`early` from B and T, `late` from C and the early results), and
-    bytes of weights, caches and activations (`memory`). `figures` computes all results of a step in one
-    function with shared subexpressions; `counts` are their numbers: for each stage `parts` (those of
-    `StepSeconds`), roofline seconds (`ideal`) and `memory`; for ops `times` as in `Priced`, `amounts`, and
-    activations at the step's `moments`. `steps` and `ideal` may take the rates of the device as arguments
-    (`with_rates` of `cost/transfer.py`); `plan` belongs to the device itself.
+    For each stage: seconds of a micro-batch (`early` is computed from B and T, `late` from C and the results
+    of `early`), and bytes of weights, caches and activations (`memory`). `figures` computes all results of a
+    step in one function with shared subexpressions, and `counts` contains their numbers. For each stage,
+    these are `parts` (as in `StepSeconds`), roofline seconds (`ideal`) and `memory`. For ops, they are
+    `times` as in `Priced`, `amounts`, and activations at the `moments` of the step. `steps` and `ideal` may
+    take the rates of the device as arguments (`with_rates` of `cost/transfer.py`); `plan` is for the device
+    itself.
     """
 
     def __init__(self, steps: StepEvaluator, ideal: StepEvaluator, of: StepEvaluator, name: str = "") -> None:
@@ -141,7 +142,9 @@ class PhaseFunctions:
         return tuple(found[number] for number in sorted(found))
 
     def bases(self, plan: StepEvaluator | None = None) -> tuple[tuple[TimeBasis, ...], ...]:
-        """The possible bases of each row's time, by the fastest kernel; optionally of another plan."""
+        """The possible bases of each row's time, one per kernel that may be the fastest; optionally for
+        another plan.
+        """
         prices = (plan or self.plan).prices
         found = {id(price): _phase_bases(price) for price in {id(price): price for price in prices}.values()}
         return tuple(found[id(price)] for price in prices)
@@ -156,11 +159,11 @@ def _phase_bases(price: OpTime) -> tuple[TimeBasis, ...]:
 
 
 class PortableRequests:
-    """A program on a device, for evaluation of requests in another language: `phases` by name, caches,
+    """A program on a device, so that another language can evaluate requests: `phases` by name, caches,
     limits.
 
     A program without separate decode and prefill has one phase, `step`. The functions take the `rates` of the
-    device by key (`rates` of `cost/transfer.py`). InputError if the step is not a function of three sizes
+    device, by key (`rates` of `cost/transfer.py`). InputError if the step is not a function of three sizes
     (images, prompts that layers see in part), for cost models without symbolic evaluation, and for engines
     whose memory depends on the longest request.
     """
@@ -173,9 +176,11 @@ class PortableRequests:
         memory_utilization: float | None = None,
     ) -> None:
         if not model.symbolic:
-            raise InputError(f"cost: {model.name} is a model of numbers; code is made of llmir's own")
+            raise InputError(
+                f"cost: {model.name} is a custom cost model; only cost models of llmir can be compiled"
+            )
         if program.patches or program.image_tokens:
-            raise InputError(f"{program.name} reads images, and a page has tokens alone")
+            raise InputError(f"{program.name} reads images, and a page supports only tokens")
         if "prompt" in program.facts:
             raise InputError(f"some layers of {program.name} process only some tokens of a prompt")
         self.program, self.model = program, place_on_nodes(program, model)
@@ -192,7 +197,7 @@ class PortableRequests:
 
     @cached_property
     def phases(self) -> dict[str, PhaseFunctions]:
-        """The steps of each phase: of all, or of `decode` and `prefill`."""
+        """The steps of each phase: `step` for all, or `decode` and `prefill`."""
         names = ("decode", "prefill") if self.program.splits else ("",)
         return {name or "step": self._phase(name) for name in names}
 
@@ -211,12 +216,12 @@ class PortableRequests:
 
     @cached_property
     def kin(self) -> CalibrationSource | None:
-        """The device whose calibration is transferred, if other rates change the transfer error."""
+        """The device whose calibration is transferred, if other rates change the error of the transfer."""
         return transfer_source(self.model.device) if isinstance(self.model, CalibratedModel) else None
 
     def doubted(self, phase: PhaseFunctions) -> tuple[tuple[tuple[TimeBasis, ...], ...], ...]:
-        """The possible bases of times at other rates: on the die of the calibrated device, and on another
-        one.
+        """The possible bases of times at other rates: as on the die of the calibrated device, and as on
+        another die.
         """
         models = (move_model(self.model, device) for device in (self.kin.others if self.kin else ()))
         return tuple(
@@ -225,7 +230,9 @@ class PortableRequests:
 
     @cached_property
     def held(self) -> Function:
-        """Bytes of the caches of each stage as they are reserved; by an engine for prompts of T tokens."""
+        """Bytes of the caches of each stage as the policy or the engine reserves them, for prompts of T
+        tokens.
+        """
         tape, at = record_tape()
         if self.pool:
             sequences, prompt, context = (at.symbols[size] for size in SIZES)
@@ -235,9 +242,10 @@ class PortableRequests:
 
     @cached_property
     def counted(self) -> Function | None:
-        """The bytes by which an engine counts the tokens of each stage; None if all stages have equal memory.
+        """The bytes with which an engine counts the tokens of each stage; None if all stages have equal
+        memory.
 
-        With a different memory size, another stage may be full first; then its share counts.
+        With another memory size, another stage may be full first; then the share of that stage counts.
         """
         pool = self.pool
         if pool is None or pool.rule.rule != "free" or len(self.program.entries) == 1:
@@ -248,14 +256,14 @@ class PortableRequests:
 
     @cached_property
     def falls(self) -> bool:
-        """Whether caches may shrink with one more token; caches of an engine never do."""
+        """Whether caches may become smaller with one more token; the caches of an engine never do."""
         sizes = reserved_bytes(self.program.phase("decode"), policy(self.cache_policy))
         return not self.pool and any(map(may_decrease, sizes))
 
     @cached_property
     def limits(self) -> dict[str, Any]:
-        """The usable memory: for an engine the cache memory of each stage and the growth of sampling, else
-        bytes.
+        """The usable memory: with an engine, the cache memory of each stage and the memory that sampling
+        adds; otherwise bytes.
         """
         if self.pool is None:
             return {"physical": self.model.device.capacity_bytes, "share": self.job.share}
@@ -308,9 +316,9 @@ TIME_FIELDS = "time_s", "bound", "ideal_time_s", "basis"  # the fields of `Price
 
 
 class PortableOp(NamedTuple):
-    """A row of a report: its fixed fields, and the positions of its values among those of `Steps`.
+    """A row of a report: its fixed fields, and the positions of its values in the results of `Steps`.
 
-    `bases` are the possible bases of its time with their known errors, by `basis`.
+    `bases` contains the possible bases of its time with their known errors, as in `basis`.
     """
 
     fixed: dict[str, Any]
@@ -369,7 +377,7 @@ def _op_bases(price: OpTime) -> list[tuple[str, float | None]]:
 
 
 class PortableProgram:
-    """A program on a device, for evaluation in another language: its `steps` by phase.
+    """A program on a device, so that another language can evaluate it: its `steps` by phase.
 
     A program without separate decode and prefill has one kind of steps. InputError if the step is not a
     function of three sizes, or for a cost model without symbolic evaluation.
@@ -379,7 +387,9 @@ class PortableProgram:
         self, program: Program, model: DeviceCostModel, phase: str = "", cache_policy: str = "exact"
     ) -> None:
         if not model.symbolic:
-            raise InputError(f"cost: {model.name} is a model of numbers; code is made of llmir's own")
+            raise InputError(
+                f"cost: {model.name} is a custom cost model; only cost models of llmir can be compiled"
+            )
         if "prompt" in program.facts:
             raise InputError(f"emit: some layers of {program.name} process only some tokens of a prompt")
         self.program, self.model, self.cache_policy = program, model, policy(cache_policy).name

@@ -48,7 +48,7 @@ def speculative_workload(
     """Add drafts and verification to a workload; InputError if it does not support them."""
     count, share = check_drafts(draft_tokens, acceptance)
     if type(job) is not Workload:
-        raise InputError("speculate: of a batch of requests; a closed loop of users has no drafts")
+        raise InputError("speculate: only a batch of requests can have drafts, not a closed loop")
     if job.generate == 1:
         raise InputError("generate: 1; drafts start with the second token")
     runs = job.model.runs if job.model else None
@@ -91,7 +91,7 @@ def _vocabulary(program: Program) -> int:
 def draft_program(program: Program, drafter: Program | None) -> Program | None:
     """The drafting program: a model, or the phase `draft` of the program; None if drafts are free.
 
-    It prefills each prompt in the same steps as the model, to fill its cache.
+    It prefills each prompt in the same steps as the model, in order to fill its cache.
     """
     return drafter if drafter is not None else program.phases.get("draft")
 
@@ -104,7 +104,7 @@ def draft_kind(program: Program, drafter: Program | None) -> str:
 
 
 def _draft_bytes(job: Workload, draft: Program) -> int:
-    """Bytes of a rank for the weights of a model that drafts, and its caches of the batch."""
+    """Bytes of a rank for the weights of a draft model, and for its caches of the batch."""
     step = Report(draft, job.device, batch=job.batch, new=1, context=0, model=job.model)
     caches = rank_bytes(draft, job.batch, job.length + job.generate - 1)
     return int(step.weight_bytes) + int(caches)
@@ -115,10 +115,10 @@ class SpeculativeWorkload(Workload):
     """A batch of requests with speculative decoding: a step verifies `draft_tokens` of each request.
 
     `verify` is the program with logits at all positions. A `drafter`, which may be another model, generates
-    drafts in sequence. The default drafter is the draft layer of a program loaded with `draft`; without one,
-    drafts are free, like n-grams from the prompt. The drafter also prefills the prompts, after the model in
-    each step. A draft is accepted with probability `acceptance`, independently of others. The memory of the
-    drafter reduces the memory for caches (`reserve_bytes`).
+    drafts one after another. The default drafter is the draft layer of a program loaded with `draft`; without
+    one, drafts are free, like n-grams from the prompt. The drafter also prefills the prompts, after the model
+    in each step. A draft is accepted with probability `acceptance`, independently of others. The memory of
+    the drafter reduces the memory for caches (`reserve_bytes`).
     """
 
     verify: Program | None = None
@@ -143,12 +143,12 @@ class SpeculativeWorkload(Workload):
 
     @property
     def drafted_s(self) -> float:
-        """Seconds of all drafts of a step, from those of the last draft."""
+        """Seconds of all drafts of a step, computed from the seconds of the last draft."""
         return self.draft_tokens * float(self.draft.period_s) if self.draft else 0.0
 
     @cached_property
     def _reading(self) -> PrefillTimes:
-        """The time to prefill all prompts, including the drafter."""
+        """The time to prefill all prompts, including the time of the drafter."""
         return PrefillTimes(*map(sum, zip(super()._reading, self._draft_reading, strict=True)))
 
     @cached_property
@@ -165,7 +165,7 @@ class SpeculativeWorkload(Workload):
 
     @property
     def draft_read_s(self) -> float:
-        """Seconds of the drafter's prefill, part of the TTFT."""
+        """Seconds of the drafter's prefill, which is part of TTFT."""
         return self._draft_reading.time_s
 
     def _verify(self, context: Any) -> Report:
@@ -184,7 +184,9 @@ class SpeculativeWorkload(Workload):
 
     @cached_property
     def _decoding(self) -> tuple[float, float]:
-        """Sums over all tokens after the first: their parts of a step, and of the drafts before it."""
+        """Sums over all tokens after the first: their shares of the steps, and of the drafts before the
+        steps.
+        """
         period = interval = 0.0
         tokens = range(self.length, self.length + self.generate - 1)
         for i in range(0, len(tokens), _STEPS):
@@ -197,7 +199,7 @@ class SpeculativeWorkload(Workload):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The notes for the user, including the yield of a step."""
+        """The notes for the user, including the mean number of tokens per step."""
         drafts = f"{self.draft_tokens} draft{'s' if self.draft_tokens > 1 else ''}"
         right = f"of which each is right {100 * self.acceptance:.3g} times in 100"
         yields = f"a step verifies {drafts}, {right}, and yields {self.tokens_per_step:.3g} tokens"

@@ -48,13 +48,13 @@ from llmir.ir.sizes.polynomial import may_decrease
 
 # Steps of a prefill
 
-ALL = "all"  # tokens of a step without limit, as users write it
+ALL = "all"  # the number of tokens of a step without a limit, as users write it
 
 
 class ChunkSteps(NamedTuple):
-    """Steps that each prefill `new` tokens of `prompts` prompts, after `cached` tokens.
+    """Consecutive steps; each prefills `new` tokens of `prompts` prompts, after `cached` tokens.
 
-    `cached` is an array if steps continue each other. The whole sequence runs `times` times.
+    `cached` is an array if the steps process consecutive chunks. The whole sequence runs `times` times.
     """
 
     prompts: int
@@ -83,10 +83,10 @@ def prefill_chunks(
 ) -> tuple[ChunkSteps, ...]:
     """The prefill steps for `new` tokens of each prompt after `cached` ones.
 
-    A step has `budget` tokens (None: no limit) on each of the `lanes` over which prompts are distributed, and
+    A step has `budget` tokens (None: no limit) on each of the `lanes` over which prompts are distributed. It
     contains as many whole prompts as fit. Longer prompts are prefilled one by one in chunks of the budget.
-    Their remainders are grouped; engines mix a remainder with the next prompt's first chunk, so the number of
-    tokens per step is equal.
+    The last chunks of these prompts are grouped. Engines mix a last chunk with the first chunk of the next
+    prompt, so the number of tokens per step is the same.
 
     >>> prefill_chunks(5, 300, 0, 1000)
     (ChunkSteps(prompts=3, new=300, cached=0, times=1), ChunkSteps(prompts=2, new=300, cached=0, times=1))
@@ -108,21 +108,21 @@ def _chunks(prompts: int, new: int, cached: int, budget: int, lanes: int) -> Ite
 
 
 def _groups(prompts: int, most: int) -> Iterator[tuple[int, int]]:
-    """Groups of at most `most` prompts, with the number of each kind of group."""
+    """Groups of at most `most` prompts; the result lists each size of group and how often it occurs."""
     full, rest = divmod(prompts, most)
     yield from ((count, times) for count, times in ((most, full), (rest, 1)) if count * times)
 
 
 def largest_chunk(steps: Sequence[ChunkSteps]) -> ChunkSteps:
-    """The step with the most tokens; the last of equal ones."""
+    """The step with the most tokens; the last one if several are equal."""
     return max(steps, key=lambda chunk: (chunk.prompts * chunk.new, chunk.last))
 
 
 class PrefillTimes(NamedTuple):
-    """Seconds until prefill of all prompts ends, of one prompt on average, and until the next batch may
-    start.
+    """Seconds until the prefill of all prompts ends, until it ends for one prompt on average, and until the
+    next batch may start.
 
-    The last is shorter if stages start the next batch while the last step is in later stages.
+    The last time is shorter if stages can start the next batch while the last step is in later stages.
     """
 
     time_s: float
@@ -131,18 +131,21 @@ class PrefillTimes(NamedTuple):
 
 
 def prefill_times(steps: Sequence[ChunkSteps], price: Callable[[ChunkSteps], Report]) -> PrefillTimes:
-    """The times of steps in sequence; `price` estimates the steps of a chunk, on a grid if it has several."""
+    """The times of consecutive steps; `price` estimates the steps of a chunk, on a grid if it has several."""
     reports = [price(chunk) for chunk in steps]
     seconds = [
         chunk.times * float(np.sum(report.interval_s)) for chunk, report in zip(steps, reports, strict=True)
     ]
     last, whole = reports[-1], sum(seconds)
-    way = float(np.ravel(last.time_s - last.interval_s)[-1])  # the time of the last step in the other stages
+    # the time of the last step in the stages after the first
+    way = float(np.ravel(last.time_s - last.interval_s)[-1])
     return PrefillTimes(whole + way, _mean(steps, seconds) + way, whole)
 
 
 def _mean(steps: Sequence[ChunkSteps], seconds: Sequence[float]) -> float:
-    """The mean time at which a prompt's prefill ends: with its group, or in sequence if split into chunks."""
+    """The mean time at which the prefill of a prompt ends: with its group, or one after another if prompts
+    are split into chunks.
+    """
     start = int(np.min(steps[0].cached))
     if any(chunk.last != start for chunk in steps):
         turns = sum(chunk.times for chunk in steps if int(np.min(chunk.cached)) == start)
@@ -158,14 +161,14 @@ def _mean(steps: Sequence[ChunkSteps], seconds: Sequence[float]) -> float:
 
 
 def peak_bytes(job: Workload, sequences: int) -> int:
-    """The peak memory of a rank of any stage in bytes, with `sequences` sequences in each micro-batch."""
+    """The peak memory in bytes of a rank of any stage, if each micro-batch has `sequences` sequences."""
     return int(
         max(_peak(job, memory, at, sequences) for of, at in fullest_steps(job, sequences) for memory in of)
     )
 
 
 def _peak(job: Workload, memory: RankMemory, at: Binding, sequences: int) -> Number:
-    """The peak of a stage in a step, plus the caches of sequences that are not in the step."""
+    """The peak of a stage in a step, plus the caches of sequences that do not take part in the step."""
     others = sequences - at.symbols["B"]
     last = job.length + max(job.generate - 2, 0)
     more = Binding(B=others, T=1, C=last)(memory.caches) if others > 0 else 0
@@ -173,7 +176,7 @@ def _peak(job: Workload, memory: RankMemory, at: Binding, sequences: int) -> Num
 
 
 def fullest_steps(job: Workload, sequences: int) -> list[tuple[tuple[RankMemory, ...], Binding]]:
-    """The steps that may have the peak memory, with `sequences` sequences in each micro-batch."""
+    """The steps in which memory may be largest, if each micro-batch has `sequences` sequences."""
     parts = job.program.micro_batches
     chunk = largest_chunk(job.chunks_of(sequences * parts))
     ends = [(step_phase(job.program, [chunk.new]), chunk.prompts // parts, chunk.new, chunk.last)]
@@ -188,9 +191,10 @@ def fullest_steps(job: Workload, sequences: int) -> list[tuple[tuple[RankMemory,
 
 @lru_cache(maxsize=256)
 def _contexts(job: Workload) -> frozenset[int]:
-    """The contexts of the decode steps that may have the peak memory.
+    """The contexts of decode steps in which memory may be largest.
 
-    This is the last step, because caches grow; but caches of chunked attention are full before a chunk ends.
+    This is the last step, because caches grow; but caches of chunked attention are full just before a chunk
+    ends.
     """
     if job.generate == 1:
         return frozenset()
@@ -207,10 +211,12 @@ def _contexts(job: Workload) -> frozenset[int]:
 
 
 class CostBreakdown(NamedTuple):
-    """The cost of prompt tokens in prefill (`input`), of output tokens after the first, and of all per token.
+    """The cost of prompt tokens in prefill (`input`), of output tokens after the first (`output`), and of
+    everything (`answers`), per token.
 
     `answers` includes prompts: it is per output token, or per image for models with image inputs only. None
-    without tokens of a kind. Other batches like this one keep all pipeline stages busy.
+    without tokens of a kind. The estimate assumes that other batches like this one keep all pipeline stages
+    busy.
     """
 
     input: OperatingCost | None
@@ -358,7 +364,10 @@ class Workload(Record, Result, PageExport):
         if (due := self.program.facts.get("prompt", self.length)) != self.length:
             images = f", with {self.program.image_tokens:,} of images" if self.program.image_tokens else ""
             got = f"got {self.prompt:,}{images}"
-            raise InputError(f"prompt: layers of {self.program.name} see fewer of {due:,} tokens, {got}")
+            raise InputError(
+                f"prompt: layers of {self.program.name} process fewer tokens than a prompt of "
+                f"{due:,} tokens has; {got}"
+            )
         self._readable()
         longest = self.length + self.generate
         if self.max_model_len is not None and self.max_model_len < longest:
@@ -382,8 +391,8 @@ class Workload(Record, Result, PageExport):
             raise InputError(f"reserve: {self.reserve_bytes:,} bytes {nothing}")
 
     def _readable(self) -> None:
-        """Raise InputError if the cached prefix leaves nothing to prefill, or for chunks of indivisible
-        inputs.
+        """Raise InputError if the cached prefix covers the whole prompt, or for chunks of inputs that cannot
+        be split.
         """
         if self.cached >= self.length:
             most = f"expected fewer than the {self.length:,} tokens of a prompt, the last of which is read"
@@ -396,7 +405,7 @@ class Workload(Record, Result, PageExport):
 
     @property
     def _whole(self) -> bool:
-        """Whether some layers process only some tokens of a prompt."""
+        """Whether some layers process only a part of the tokens of a prompt."""
         return isinstance(self.program.facts.get("prompt"), int)
 
     def _step(self, new: Any, context: Any, batch: int | None = None) -> Report:
@@ -413,7 +422,8 @@ class Workload(Record, Result, PageExport):
         """The smallest number of images in the prompt: one image of n × n patches gives at most n · (n + 1)
         tokens.
 
-        These are the rows of an image, each followed by one token. Crops of a large image count as images.
+        This number consists of the rows of the image, with one token after each row. The crops of a large
+        image count as separate images.
         """
         if not self.program.image_tokens:
             return 0
@@ -457,7 +467,7 @@ class Workload(Record, Result, PageExport):
 
     @property
     def budget_by(self) -> str | None:
-        """The engine that sets the budget; None if it was set explicitly or there is no limit."""
+        """The engine whose budget is used; None if you set the budget or there is no limit."""
         stated = self.chunk or self.max_batched_tokens
         return None if stated or self.budget is None else self.memory.engine
 
@@ -495,7 +505,7 @@ class Workload(Record, Result, PageExport):
         return self.prefill if same else self._step(step.new, step.context, int(step.batch))
 
     def _read(self, chunk: ChunkSteps) -> Report:
-        """The steps of a chunk, which may be the one in `prefill`."""
+        """The steps of a chunk; one of them may be the step in `prefill`."""
         alone = chunk is largest_chunk(self.chunks) and not np.ndim(chunk.cached)
         return self.prefill if alone else self._step(chunk.new, chunk.cached, chunk.prompts)
 
@@ -513,7 +523,7 @@ class Workload(Record, Result, PageExport):
     def draft(self) -> Report | None:
         """A step of the multi-token prediction layer at the last decode position; None without one.
 
-        Its accepted tokens depend on the text, so no other result includes it.
+        How many of its tokens are accepted depends on the text, so no other result includes it.
         """
         if "draft" not in self.program.phases or self.generate == 1:
             return None
@@ -538,12 +548,12 @@ class Workload(Record, Result, PageExport):
 
     @property
     def ttft_s(self) -> float:
-        """Time until all requests have their first token: encode plus prefill."""
+        """Time until all requests have their first token: encoding of images plus prefill."""
         return self._reading.time_s + self._encoding_s
 
     @property
     def ttft_mean_s(self) -> float:
-        """Mean TTFT; early prompts do not wait for the others."""
+        """Mean TTFT; the first prompts do not wait for the others."""
         return self._reading.mean_s + self._encoding_s
 
     @property
@@ -559,7 +569,9 @@ class Workload(Record, Result, PageExport):
 
     @cached_property
     def _decoding(self) -> tuple[float, float]:
-        """Sums over all decode steps: seconds until the next, and until the next when all stages are busy."""
+        """Sums over all decode steps: seconds until the next step, and until the next step when all stages
+        are busy.
+        """
         period = interval = 0.0
         steps = range(self.length, self.length + self.generate - 1)
         for i in range(0, len(steps), _STEPS):
@@ -598,13 +610,11 @@ class Workload(Record, Result, PageExport):
 
     @cached_property
     def pool(self) -> KvPool | None:
-        """The engine's cache memory; None without an engine, or if the program is not a whole model of
-        tokens.
-        """
+        """The engine's cache memory; None without an engine, or if the program is no whole language model."""
         return self._pool(self.batch)
 
     def _pool(self, batch: int) -> KvPool | None:
-        """The cache memory with the token budget, or for a prefill of all prompts of this batch."""
+        """The cache memory with the token budget, or with a prefill step of all prompts of this batch."""
         engine = (self.model or default_model(self.device)).runs if self.program.is_model else None
         rule = engine.section(EngineMemory) if engine else None
         if not rule:
@@ -622,7 +632,7 @@ class Workload(Record, Result, PageExport):
 
     @property
     def share(self) -> float:
-        """The usable share of the device memory, as stated or by the engine's rule."""
+        """The usable share of the device memory: as set, or by the engine's rule."""
         return self.pool.share if self.pool else self.memory_utilization or PLAIN
 
     @cached_property
@@ -633,7 +643,7 @@ class Workload(Record, Result, PageExport):
         return self.device.capacity_bytes * self.share - self.reserve_bytes
 
     def peak_bytes(self, batch: int) -> int:
-        """The peak memory of any stage with another batch; for an engine, its fixed memory plus caches."""
+        """The peak memory of any stage with another batch; with an engine, its fixed memory plus caches."""
         sequences = batch // self.program.micro_batches
         if pool := self._pool(batch) if self.chunk == ALL else self.pool:
             return math.ceil(self.capacity_bytes + pool.short(sequences))
@@ -646,7 +656,7 @@ class Workload(Record, Result, PageExport):
 
     @property
     def _at_once(self) -> int:
-        """The most requests that an engine runs at once, as stated."""
+        """The largest number of requests that the engine runs at once, if it is set."""
         return self.pool.at_once if self.pool else UNLIMITED
 
     @cached_property

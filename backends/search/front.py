@@ -1,7 +1,7 @@
 """Pareto fronts, and the smallest number that meets a condition.
 
-`front` marks the points that no other point dominates in two values; `minimize` finds the smallest number
-that meets a condition with few evaluations.
+`front` marks the points that no other point exceeds in both of two values; `minimize` finds the smallest
+number that meets a condition, with few evaluations.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ DIGITS = 10  # digits of comparisons; later digits depend on the order of summat
 
 
 def front(x: Array, y: Array) -> Array:
-    """Mark the points on the Pareto front if larger is better for both values; ties count, NaN does not.
+    """Mark the points on the Pareto front, where larger is better for both values; equal points are all on
+    the front, and NaN is never on it.
 
     >>> front(np.array([1.0, 2, 2, 3, 1]), np.array([9.0, 5, 5, 1, 8])).tolist()
     [True, True, True, True, False]
@@ -37,7 +38,7 @@ def front(x: Array, y: Array) -> Array:
 
 
 def _rounded(values: Array) -> Array:
-    """Values to some significant digits."""
+    """Round values to some significant digits."""
     with np.errstate(divide="ignore", invalid="ignore"):
         scale = 10.0 ** (DIGITS - 1 - np.floor(np.log10(np.abs(values))))
     return np.where(values == 0, 0.0, np.round(values * scale) / scale)
@@ -47,10 +48,11 @@ def _rounded(values: Array) -> Array:
 
 
 def minimize(meets: Callable[[int], bool], low: int, start: int, most: int) -> int | None:
-    """The smallest number above `low` that meets a condition, if all above it do; the search begins at
-    `start`.
+    """The smallest number above `low` that meets a condition; the search begins at `start`. If a number meets
+    the condition, all larger numbers must do so.
 
-    Steps are a twentieth of it, each twice the last. None if `most` does not meet it.
+    The first step is a twentieth of `start`, and each step is twice as large as the one before. None if
+    `most` does not meet it.
 
     >>> [minimize(lambda n: n >= 30, 0, start, 1000) for start in (1, 29, 500)]
     [30, 30, 30]

@@ -40,7 +40,9 @@ class DraftOptions(NamedTuple):
 
 
 class DraftFlags(NamedTuple):
-    """The flags of an engine for drafts, and `lines` of a file; the first release, and the source."""
+    """The flags of an engine for drafts, and `lines` of an options file; the first release that has them, and
+    the source.
+    """
 
     flags: Callable[[DraftOptions], list[str]]
     since: str
@@ -67,7 +69,9 @@ def _vllm(method: str, **more: int) -> Callable[[DraftOptions], list[str]]:
 
 
 def _sglang(algorithm: str, *more: str) -> Callable[[DraftOptions], list[str]]:
-    """The flags of a chain of drafts; its number of tokens includes the last verified one."""
+    """The flags for drafts that are generated one after another; their number of tokens includes the last
+    verified token.
+    """
 
     def flags(of: DraftOptions) -> list[str]:
         path = [f"--speculative-draft-model-path {shlex.quote(of.model)}"] if of.model else []
@@ -136,7 +140,7 @@ _CASTS = ("bf16", "fp16")  # dtypes to which an engine casts unquantized weights
 
 
 class Flag(NamedTuple):
-    """The spelling of an option, the first release whose options were checked, and the source."""
+    """How an engine spells an option, the first release in which its options were checked, and the source."""
 
     name: str
     since: str
@@ -149,10 +153,10 @@ class Launcher(NamedTuple):
     - Flags of `utilization`, `chunked` and `whole` (prompts, without chunks) are written if a plan sets them.
       `kv fp8` is the flag of an fp8 KV cache. A flag without dashes is a line of the options file.
     - The server listens on `port`; `host` is the flag for all addresses.
-    - The flag `longest` limits the request length. It is written if caches, or steps with whole prompts, have
-      fewer tokens than the model allows, because the engine would not start otherwise.
-    - `expert_ranks`: The flag of `ep` takes the number of ranks. With a flag of `dp`, the flag of `batch`
-      applies to each rank.
+    - The flag `longest` limits the length of requests. It is written if the engine would not start otherwise:
+      if caches, or steps with whole prompts, have fewer tokens than the model allows.
+    - `expert_ranks`: The flag of `ep` takes the number of ranks. If an engine has a flag for `dp`, its flag
+      for `batch` applies to each rank.
     """
 
     command: str
@@ -230,7 +234,7 @@ LAUNCHERS = {
 
 
 class PoolFlags(NamedTuple):
-    """The flags that join prefill and decode servers, with the first release and the source.
+    """The flags that connect prefill and decode servers, with the first release and the source.
 
     `words` and `lines` (of the options file) receive the `role`, prefill or decode, and the longest request.
     A server with a shell variable as `port` also gets `environment`.
@@ -257,7 +261,9 @@ def _sglang_pools(role: str, port: str) -> list[str]:
 
 
 def _transceiver(role: str, longest: int) -> list[str]:
-    """A buffer for the longest prompt, as the source recommends; context servers have no overlap yet."""
+    """A buffer for the longest prompt, as the source recommends; prefill servers do not support overlapped
+    steps yet.
+    """
     alone = [_ALONE] if role == PREFILL else []
     return [*alone, "cache_transceiver_config:", "  backend: UCX", f"  max_tokens_in_buffer: {longest}"]
 
@@ -381,7 +387,7 @@ def check_launch(
     engine = launched_engine(emit, runs)
     assert runs is not None
     if split and split.sp:
-        raise InputError(f"emit: {emit}; llmir knows no flag that splits tokens too (sp)")
+        raise InputError(f"emit: {emit}; llmir knows no flag for sequence parallelism (sp)")
     release, flags = release_of(runs), LAUNCHERS[engine].flags
     for name in _options(weights, split):
         if name not in flags:
@@ -398,7 +404,8 @@ def check_launch(
 def check_types(
     emit: str, runs: Engine | None, own: str, asked: ElementTypes, run: ElementTypes, implied: ElementTypes
 ) -> None:
-    """Raise InputError for dtypes that no flag sets, because the engine would then run others than estimated.
+    """Raise InputError for dtypes that no flag can set, because the engine would run other dtypes than the
+    estimate assumes.
 
     `own` is the dtype of the checkpoint's weights, and `implied` contains the dtypes that an engine runs if
     only weights are set.
@@ -425,11 +432,11 @@ def _check_container(emit: str, engine: str, release: str, device: Device, split
     if emit == "dynamo" and engine == "trtllm":
         raise InputError("emit: dynamo; no flags of its TensorRT-LLM workers are known, use vllm or sglang")
     if split and split.devices > (node := node_devices(device)):
-        raise InputError(f"emit: {emit}; a replica of {split.devices} GPUs is more than a node of {node}")
+        raise InputError(f"emit: {emit}; a replica of {split.devices} GPUs is larger than a node of {node}")
 
 
 def node_devices(device: Device) -> int:
-    """The number of devices per node, of its cluster or of a typical machine."""
+    """The number of devices in a node of its cluster, or of a typical machine."""
     return device.node.devices if device.node else BOX
 
 
@@ -463,7 +470,7 @@ def _options(weights: str, split: Split | None) -> list[str]:
 class LaunchCommand(NamedTuple):
     """The command of one replica: shell `words`, and `lines` of the file that it reads.
 
-    `sources` document its flags.
+    `sources` are the pages that document its flags.
     """
 
     engine: str
@@ -475,7 +482,7 @@ class LaunchCommand(NamedTuple):
 
     @property
     def arguments(self) -> list[str]:
-        """The words without a shell's quotes."""
+        """Words that need no quotes in a shell."""
         return shlex.split(" ".join(self.words))
 
 
@@ -539,7 +546,7 @@ def launch_command(candidate: Candidate, emit: str, model: str, draft_model: str
 def _one_cache_config(lines: list[str], utilization: float | None) -> list[str]:
     """The lines of a file with the memory share inside `kv_cache_config`.
 
-    The file's `kv_cache_config` replaces that of the command (update_llm_args_with_extra_dict,
+    The `kv_cache_config` of the file replaces the one of the command (update_llm_args_with_extra_dict,
     tensorrt_llm/llmapi/llm_args.py of release 1.0).
     """
     if utilization is None:
@@ -549,7 +556,7 @@ def _one_cache_config(lines: list[str], utilization: float | None) -> list[str]:
 
 
 def _kv_option(candidate: Candidate) -> str:
-    """The option of a low-precision KV cache; "" for one of the type of activations."""
+    """The option for a low-precision KV cache; "" if the cache has the dtype of activations."""
     kind = precision(candidate.structure.program)["kv_cache"] or ""
     return f"kv {kind}" if kind not in ("", "fp32", *_CASTS) else ""
 

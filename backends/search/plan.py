@@ -1,9 +1,9 @@
-"""Plans that a search found: candidates, the hourly simulation of the first, and why the others lost.
+"""Plans that a search found: candidates, the simulated hour of the first plan, and why the others lost.
 
 `Plans` is the result of `llmir.plan`: `ranked` candidates meet all limits, `missed` do not. `HourlyCost`
 simulates one hour of traffic on the first plan. It does not affect the choice, but shows queues that the
-shorter runs of the search cannot show. `binding_limit` states the limit that binds a plan, by how much, and
-the op behind it.
+shorter runs of the search cannot show. `binding_limit` states the limit that decides about a plan, how far
+the plan is from it, and the op that takes the most time.
 """
 
 from __future__ import annotations
@@ -41,13 +41,15 @@ if TYPE_CHECKING:
 
 Rank = tuple[
     bool, float, float
-]  # the sort key of plans: whether the price is missing, USD per hour or devices, devices
+    # sort key of plans: whether the price is missing; USD per hour, or the number of devices; the number of
+    # devices
+]
 
 
 def plan_rank(device: Device, devices: float) -> Rank:
     """The sort key of plans: first those with a price, by cost; then those without one, by devices.
 
-    A device without a price therefore does not change the order of the others.
+    So a device without a price does not change the order of the others.
     """
     price = device.price_per_hour_usd
     return price is None, devices * (1.0 if price is None else price), devices
@@ -94,7 +96,7 @@ class Candidate(Figures):
 
     @property
     def rank(self) -> Rank:
-        """Its place among plans that meet all limits."""
+        """Its position among plans that meet all limits."""
         return plan_rank(self.structure.device, self.devices)
 
     @property
@@ -132,7 +134,8 @@ class Candidate(Figures):
     def changed_settings(self) -> Mapping[str, tuple[Any, Any]]:
         """Settings of the engine that the plan changes, by name: the default and the plan's value.
 
-        A batch limit counts if it was set, exceeds the default, or if caches allow more requests.
+        A limit on the batch counts if you set it, if it exceeds the default, or if caches allow more
+        requests.
         """
         s, traffic = self.structure, self.traffic
         default = s._replace(chunked=None, utilization=None, sequences=None, reserve=0)
@@ -178,7 +181,7 @@ class Candidate(Figures):
         return prefill or 0.0, decode or 0.0
 
     def within_error(self, which: int) -> bool:
-        """Whether times that are longer by their error would miss the limit of TTFT (0) or TPOT (1)."""
+        """Whether the limit of TTFT (0) or TPOT (1) would be missed if times were longer by their error."""
         limit = self.trial.limits[which]
         longer = self.trial.limited(which) * (1 + self.errors[which])
         return limit is not None and longer > limit.seconds
@@ -192,18 +195,18 @@ class Candidate(Figures):
 
     @property
     def meets(self) -> bool:
-        """Whether all limits are certainly met, and no queue grows without bound."""
+        """Whether all limits are met with certainty, and no queue grows without bound."""
         return self.verdict == MEETS
 
     @property
     def verdict(self) -> str:
-        """Whether all limits are met and queues are stable; undecided if the runs are not conclusive."""
+        """Whether all limits are met and queues are stable; undecided if the runs do not decide."""
         answers = rate_verdict(self.largest_rate, self.traffic)
         return worst(answers, self.trial.verdict)
 
     @property
     def overloaded(self) -> bool:
-        """Whether the rate exceeds the stable rate minus the headroom, if it was computed."""
+        """Whether the rate exceeds the stable rate less the headroom, if this rate was computed."""
         return rate_verdict(self.largest_rate, self.traffic) == MISSES
 
     def to_dict(self) -> dict[str, Any]:
@@ -309,7 +312,8 @@ class SmallestChange(NamedTuple):
 
 
 class LosingReason(NamedTuple):
-    """The constraint that decides against a plan, its statistic if it is a limit, and the smallest change.
+    """The constraint because of which a plan loses, its statistic if it is a limit, and the smallest change
+    that would help.
 
     The change is None if no change of a single value makes the plan win.
     """
@@ -324,7 +328,9 @@ class LosingReason(NamedTuple):
 
 
 class PlanSearch(Protocol):
-    """A search that evaluates plans again with other traffic, times or room (`search.Search`)."""
+    """A search that can evaluate plans again with other traffic, other times or more space in memory
+    (`search.Search`).
+    """
 
     traffic: Traffic
 
@@ -332,7 +338,7 @@ class PlanSearch(Protocol):
         """The reason why a plan is not the first; None for the first plan."""
 
     def relaxed(self, traffic: Traffic, room: Room = as_it_is) -> PlanSearch:
-        """The search with other traffic and other room on each replica, to the budget."""
+        """The search with other traffic and more space on each replica; all runs of the budget are used."""
 
     def longer(self, error: float) -> PlanSearch:
         """The search for times that are longer by a share."""
@@ -344,7 +350,7 @@ class PlanSearch(Protocol):
         """The number of a plan's structure."""
 
     def usage(self, number: int, replicas: float) -> float:
-        """The used share of the limits with `replicas` replicas, from a run with the first seed."""
+        """The used share of the limits with `replicas` replicas, from one run with the first seed."""
 
     def meets(self, number: int, replicas: float) -> bool:
         """Whether `replicas` replicas meet all limits and the rate with certainty."""
@@ -357,13 +363,15 @@ class PlanSearch(Protocol):
 class Plans(Figures, Result, PageExport):
     """The result of a search: `ranked` plans meet all limits, the cheapest first; `missed` plans do not.
 
-    - `structures`: All structures that fit; `points` are their single-replica plans from the closed form.
-    - `refused`: The reasons why other structures are impossible, by name, the closest to possible first.
-    - `most_devices`: The limit of devices, if set. `devices`: The requested devices.
+    - `structures`: All structures that fit; `points` contains their plans with one replica, from the closed
+      form.
+    - `refused`: The reasons why other structures are impossible, by name, sorted by how close each is to
+      being possible.
+    - `most_devices`: The largest number of devices, if set. `devices`: The requested devices.
     - `largest_rate`: The largest stable rate of the first plan in requests per second; `server` simulates it.
-    - `sturdy`: The cheapest plan if times are longer by their error, if the first plan might then miss a
+    - `sturdy`: The cheapest plan if all times are longer by their error, in case the first plan then misses a
       limit. Its latencies include the error.
-    - `search`: The search, which evaluates changes of the plans.
+    - `search`: The search, with which changes of plans can be evaluated.
 
     In `ranked`, plans with a price come before plans without one.
     """
@@ -392,7 +400,7 @@ class Plans(Figures, Result, PageExport):
     def close(self) -> tuple[Candidate, ...]:
         """Plans that meet the limits and whose extra cost is within the errors of both estimates.
 
-        Rates of servers are inverse to their times, so costs have the relative errors of times.
+        The rate of a server is the inverse of its times, so costs have the relative errors of times.
         """
         best = self.best
         if best is None:
@@ -407,7 +415,9 @@ class Plans(Figures, Result, PageExport):
 
     @property
     def priced(self) -> bool:
-        """Whether cost ranks the plans: the first plan has a price, or any device if there is no plan."""
+        """Whether plans are ranked by cost: the first plan has a price; or, if there is no plan, any device
+        has one.
+        """
         of = [self.best.structure] if self.best else self.structures
         return any(each.device.price_per_hour_usd is not None for each in of)
 
@@ -417,7 +427,9 @@ class Plans(Figures, Result, PageExport):
 
     @property
     def by_device(self) -> Mapping[str, Candidate | None]:
-        """The first plan of each device that meets all limits, else the closest miss; None without either."""
+        """The first plan of each device that meets all limits; otherwise the plan that is closest; None if a
+        device has no plan.
+        """
         found: dict[str, Candidate | None] = dict.fromkeys(self.devices)
         for each in reversed(self.shown):
             found[each.structure.device.name] = each
@@ -430,7 +442,9 @@ class Plans(Figures, Result, PageExport):
 
     @property
     def shown(self) -> tuple[Candidate, ...]:
-        """All simulated plans: those that meet the limits, the cheapest first, then the closest misses."""
+        """All simulated plans: first those that meet the limits, from the cheapest on, and then the others,
+        from the closest on.
+        """
         return (*self.ranked, *self.missed)
 
     @property
@@ -444,27 +458,30 @@ class Plans(Figures, Result, PageExport):
         return {"cost" if self.priced else "devices": self.ranked[0], **goals, "tokens_per_s_device": most}
 
     def why(self, candidate: Candidate) -> BindingLimit:
-        """The binding limit of a plan: the most exceeded one, else the extra cost; and the op behind it."""
+        """The limit that decides about a plan: the one that is exceeded most, otherwise the additional cost;
+        and the op that takes the most time.
+        """
 
         return binding_limit(self, candidate)
 
     @cached_property
     def rejections(self) -> tuple[LosingReason | None, ...]:
-        """The decisive constraint against each shown plan; None for the first plan.
+        """For each plan that is shown, the constraint because of which it loses; None for the first plan.
 
-        Constraints are relaxed one at a time, with new simulations, on first access.
+        On first access, new simulations relax one constraint at a time.
         """
         search = self.search
         return tuple(search.losing_reason(self, each) if search else None for each in self.shown)
 
     def rejection(self, candidate: Candidate) -> LosingReason | None:
-        """The constraint that decides against a plan that is shown."""
+        """The constraint because of which a plan that is shown loses."""
         places = (i for i, each in enumerate(self.shown) if each is candidate)
         return self.rejections[next(places)]
 
     @cached_property
     def hour(self) -> HourlyCost | None:
-        """One hour of the traffic on the first plan, with an unused seed; None without a plan.
+        """One hour of traffic on the first plan, with a seed that the search did not use; None without a
+        plan.
 
         It is simulated on first access. InputError if a request does not fit in memory.
         """
@@ -543,7 +560,7 @@ class Plans(Figures, Result, PageExport):
         }
 
     def _hour(self) -> dict[str, Any] | None:
-        """The simulated hour as JSON, or the reason why the first plan has none."""
+        """The simulated hour as JSON, or the reason why it could not be simulated."""
         try:
             return self.hour.to_dict() if self.hour else None
         except InputError as error:
@@ -586,15 +603,15 @@ class HourlyCost(Figures):
 
     @property
     def part(self) -> float:
-        """The part of the hour that is simulated, from its beginning."""
+        """The simulated share of the hour; the simulation starts with the beginning of the hour."""
         each = self.drawn / self.replicas
         comes = _comes(self.candidate)
         return 1.0 if each >= round(comes) else each / comes
 
     @property
     def times(self) -> Mapping[str, Array]:
-        """Seconds of each request: time to first token, and time per later token; NaN if it does
-        not exist.
+        """Seconds of each request: time to first token, and time per later token; NaN if there is no such
+        token.
         """
         return {"ttft": self.simulation.ttft_s, "tpot": self.simulation.tpot_s}
 
@@ -633,7 +650,7 @@ class HourlyCost(Figures):
 
     @property
     def missed(self) -> dict[str, float]:
-        """The limited statistic in seconds, for each limit that is missed."""
+        """The value in seconds of the statistic of each missed limit."""
         found = {name: (of, of.figure(self.times[name])) for name, of in self._limits.items() if of}
         return {name: seconds for name, (of, seconds) in found.items() if seconds > of.seconds}
 
@@ -700,12 +717,13 @@ def _comes(candidate: Candidate) -> float:
 
 
 class BindingLimit(NamedTuple):
-    """The binding limit of a plan: `ttft`, `tpot`, `rate`, `cost` or `devices`, with the excess.
+    """The limit that decides about a plan: `ttft`, `tpot`, `rate`, `cost` or `devices`, and how far the plan
+    is from it.
 
-    `by` is in seconds over the limit (negative: the remaining margin), in requests per second beyond the
-    stable rate, or the relative extra cost or devices over the first plan. `op` takes the `share` of the
-    limiting `step`, and `than` is its share in the first plan, if compared. `waiting` means that requests
-    wait for others to complete before they are admitted.
+    `by` is in seconds above the limit (negative below it), in requests per second above the stable rate, or
+    the relative additional cost or devices compared with the first plan. `op` takes the share `share` of the
+    `step` that is compared with the limit; `than` is its share in the first plan. `waiting` means that
+    requests wait for others to complete before they are admitted.
     """
 
     constraint: str
@@ -720,8 +738,8 @@ class BindingLimit(NamedTuple):
 class NearestStructure(NamedTuple):
     """The structure that is nearest to the limits by closed form, if none meets them.
 
-    With `batch` requests at once its `constraint` (`ttft` or `tpot`) takes `seconds` of the `limit`, and `op`
-    the `share` of the `step` behind it.
+    With `batch` concurrent requests, its `constraint` (`ttft` or `tpot`) takes `seconds` instead of `limit`,
+    and `op` takes the `share` of the `step`.
     """
 
     structure: Structure
@@ -776,7 +794,9 @@ def _prefill(s: Structure, traffic: Traffic, chunk: int) -> Report:
 
 
 def binding_limit(plans: Plans, candidate: Candidate) -> BindingLimit:
-    """The binding limit of a plan: the most exceeded one, else the extra cost, else the nearest limit."""
+    """The limit that decides: the one that is exceeded most; otherwise the additional cost; otherwise the
+    nearest limit.
+    """
     traffic, best = candidate.traffic, plans.first_like(candidate)
     limits = {"ttft": (0, traffic.ttft), "tpot": (1, traffic.tpot)}
     used = {name: (candidate.trial.upper(i), of.seconds) for name, (i, of) in limits.items() if of}
@@ -800,9 +820,9 @@ def binding_limit(plans: Plans, candidate: Candidate) -> BindingLimit:
 
 
 def nearest_structure(plans: Plans, device: str | None = None) -> NearestStructure | None:
-    """The binding limit if no plan meets the limits in the closed form; None if one does.
+    """The limit that decides if no plan meets the limits in the closed form; None if one does.
 
-    With a `device`, only its plans count.
+    If a `device` is given, only its plans count.
 
     >>> import llmir
     >>> found = llmir.plan("llama3.1-8b", "h100-sxm", llmir.Traffic(rate=4), max_tpot="1ms", gpus=1)
@@ -835,7 +855,9 @@ def nearest_structure(plans: Plans, device: str | None = None) -> NearestStructu
 
 
 def device_refusal(plans: Plans, device: str) -> Rejection | NearestStructure | None:
-    """Why a device has no plan: too few devices, else the limit that its nearest plan misses, else memory."""
+    """Why a device has no plan: too few devices; otherwise the limit that its nearest plan misses; otherwise
+    memory.
+    """
     others = [name for name in plans.devices if name.startswith(f"{device} ")]  # "X 2" is no "X"
     own = [
         refusal
@@ -851,7 +873,7 @@ def _deciding(candidate: Candidate) -> str:
 
 
 def _dearer(candidate: Candidate, best: Candidate) -> BindingLimit:
-    """The extra cost, and the op with the largest increase in device time per token."""
+    """The additional cost, and the op whose device time per token increases most."""
     by = candidate.rank[1] / best.rank[1] - 1
     own, others = _of_a_token(candidate), _of_a_token(best)
     op = max(own, key=lambda name: own[name] - others.get(name, 0.0))

@@ -1,22 +1,23 @@
-"""Why a plan loses: the constraint that decides, and the smallest change that makes it win.
+"""Why a plan loses: the constraint that decides, and the smallest change with which it would win.
 
 `losing_reason` relaxes one constraint at a time and simulates the plan again. `wins` applies a change, or a
 part of it.
 
-A plan that misses a limit is relaxed with its own number of replicas. A plan that costs more than the first
-plan is relaxed with the largest number of replicas that ranks before the first plan. The constraints are, in
-this order:
+For a plan that misses a limit, constraints are relaxed with its own number of replicas. For a plan that costs
+more than the first plan, they are relaxed with the largest number of replicas that would rank before the
+first plan. The constraints are, in this order:
 
 - `speed`: the cost is equal, and each user gets fewer tokens/s;
-- `rounding`: a fractional number of replicas, at the cost of the first plan, meets all limits;
-- `ttft` or `tpot`: all other limits are met;
-- `max_num_seqs`: any number of sequences at once meets all limits; `kv_capacity`: caches of any size do;
-- `headroom`: the rate is served without the headroom;
-- `rate`: no single constraint is enough, since the servers do not serve the rate;
-- `price`: no single constraint is enough, or one replica costs as much as the first plan.
+- `rounding`: a fractional number of replicas, which costs as much as the first plan, meets all limits;
+- `ttft` or `tpot`: without this limit, all other limits are met;
+- `max_num_seqs`: with any number of concurrent sequences, all limits are met; `kv_capacity`: with caches of
+  any size, they are;
+- `headroom`: without the headroom, the servers can serve the rate;
+- `rate`: no single relaxed constraint is enough, because the servers cannot serve the rate;
+- `price`: no single relaxed constraint is enough, or even one replica costs as much as the first plan.
 
 Changes are a longer limit, shorter times of one op or of all steps, or a lower price of the device. A change
-is the smallest in the sense that half of it is not enough.
+is smallest in the sense that half of it is not enough.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def wins(plans: Plans, candidate: Candidate, change: SmallestChange) -> bool:
 
 
 def _ranks_first(search: PlanSearch, number: int, plans: Plans, candidate: Candidate, replicas: int) -> bool:
-    """Whether this number of replicas costs less than the first plan, or costs as much and is faster."""
+    """Whether this number of replicas costs less than the first plan, or costs the same and is faster."""
     best = _first(plans, candidate)
     cost = _cost(candidate) / candidate.replicas * replicas
     if abs(cost - _cost(best)) > EQUAL * cost:
@@ -104,7 +105,9 @@ def _ranks_first(search: PlanSearch, number: int, plans: Plans, candidate: Candi
 
 
 def _first(plans: Plans, candidate: Candidate) -> Candidate:
-    """The first plan with a price, or without, like the candidate; else the candidate."""
+    """The first plan that has a price if the candidate has one, or has none if the candidate has none;
+    otherwise the candidate itself.
+    """
     return plans.first_like(candidate) or candidate
 
 
@@ -119,14 +122,14 @@ def _meets(search: PlanSearch, plans: Plans, candidate: Candidate, replicas: flo
 
 
 def _cost(candidate: Candidate) -> float:
-    """Dollars per hour, or the number of devices without a price."""
+    """Dollars per hour; without a price, the number of devices."""
     return candidate.rank[1]
 
 
 def _most_replicas(plans: Plans, candidate: Candidate) -> int:
     """The largest number of replicas with which a plan ranks before the first one.
 
-    They cost less, or cost as much and give each user more tokens/s.
+    They cost less, or they cost the same and give each user more tokens/s.
     """
     fraction = _cost(_first(plans, candidate)) / (_cost(candidate) / candidate.replicas)
     faster = candidate.tokens_per_s_user > _first(plans, candidate).tokens_per_s_user
@@ -145,7 +148,9 @@ def _with_limit(traffic: Traffic, name: str, seconds: float | None) -> Traffic:
 
 
 def _of_a_miss(plans: Plans, candidate: Candidate) -> LosingReason:
-    """The limit that a plan misses, and a sufficient limit; shorter times if one limit is not enough."""
+    """The limit that a plan misses, and the value of this limit that is enough; or shorter times, if changing
+    one limit is not enough.
+    """
     trial, replicas = candidate.trial, candidate.replicas
     missed = [i for i in range(len(LIMITED)) if trial.verdict_on(i) != MEETS]
     if len(missed) == 1 and not candidate.overloaded:
@@ -191,7 +196,7 @@ def _of_a_cost(plans: Plans, candidate: Candidate, most: int) -> LosingReason:
 
 
 def _rounding(plans: Plans, candidate: Candidate) -> bool:
-    """Whether a fraction of a replica fewer would do, at the cost of the first plan."""
+    """Whether a fraction of a replica fewer would be enough, at the cost of the first plan."""
     if not ROUTERS[plans.traffic.router].blind:
         return False
     fraction = _cost(_first(plans, candidate)) / (_cost(candidate) / candidate.replicas) * (1 - 1e-6)
@@ -215,12 +220,12 @@ def _of_the_rate(plans: Plans, candidate: Candidate, replicas: int) -> str:
 
 
 def _any_blocks(room: Capacity) -> Capacity:
-    """A capacity with caches of any size, and one sequence per token of a step."""
+    """A capacity with caches of any size, and with as many sequences as a step has tokens."""
     return room._replace(blocks=UNLIMITED, sequences=room.tokens // room.rows * room.ranks)
 
 
 def _any_sequences(room: Capacity) -> Capacity:
-    """A capacity with one sequence per token of a step."""
+    """A capacity with as many sequences as a step has tokens."""
     return room._replace(sequences=room.tokens // room.rows * room.ranks)
 
 
@@ -228,10 +233,10 @@ def _any_sequences(room: Capacity) -> Capacity:
 
 
 def _enough(plans: Plans, candidate: Candidate, change: SmallestChange) -> SmallestChange | None:
-    """A change with which a plan wins, from an estimate of it; half of the change is not enough.
+    """The smallest change with which a plan wins, found from an estimate; half of the change is not enough.
 
-    None if even a much larger change is not enough. Each change is tried as it is printed: near a limit, a
-    plan may win with a change and miss the limit with the rounded change.
+    None if even a much larger change is not enough. Each change is tried in its printed form, because a plan
+    near a limit may win with a change and lose with the rounded change.
     """
     change = _rounded(change)
     for _ in range(GROWTHS):
@@ -262,9 +267,10 @@ def _rounded_up(value: float) -> float:
 
 
 def _shorter_times(plans: Plans, candidate: Candidate, replicas: int) -> SmallestChange | None:
-    """The reduction of the time of one op or of all steps with which the replicas win; None beyond `MOST`.
+    """The reduction of the time of one op or of all steps with which the replicas win; None if it is larger
+    than `MOST`.
 
-    Runs with one seed compute it, and a full trial confirms it.
+    Runs with one seed determine it, and a full trial confirms it.
     """
     search, number = _search(plans), _search(plans).number_of(candidate)
 
@@ -292,7 +298,7 @@ def _as_fast(plans: Plans, candidate: Candidate) -> SmallestChange | None:
 
 
 def _shorter(plans: Plans, candidate: Candidate, needed: float, replicas: int) -> SmallestChange | None:
-    """The change from an approximate share of the times; of one op, unless its change is too large."""
+    """A change from an approximate share of the times; it applies to one op, unless it would be too large."""
     nearly = SmallestChange(TIMES, 1.0, needed, replicas)
     change = _enough(plans, candidate, nearly.part(CLEAR))
     return change and (_faster_op(plans, candidate, change) or change)

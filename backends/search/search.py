@@ -1,4 +1,4 @@
-"""The search for plans: structures that fit are ranked by closed form and decided by simulation.
+"""The search for plans: structures that fit in memory are ranked by closed form, and simulations decide.
 
 `search` is the entry point; `Search` simulates replicas of the structures that fit in memory. `PoolSearch`
 searches prefill and decode servers with caches sent over a link. A prefill server serves 1 / r requests per
@@ -37,6 +37,7 @@ from .trial import (
     SATURATION,
     UNDECIDED,
     UNIT,
+    Latencies,
     Replica,
     Room,
     SeedRun,
@@ -49,8 +50,9 @@ from .trial import (
 
 # Replicas
 
-SLACK = 1.1  # error of closed forms: simulated rates are 0.90 to 1.08 of them (docs/search.md)
-RUNS = 40  # approximate smallest number of runs of a search, which also simulates a quarter of its settings
+SLACK = 1.1  # error of the closed form: simulated rates are 0.90 to 1.08 times its rates (docs/search.md)
+# Approximate number of runs of a search; six searches of one to three devices took 30 to 105 runs.
+RUNS, RUNS_PER_DEVICE = 50, 20
 STAYS = 10  # smallest number of requests of a run, relative to concurrent requests
 ROWS = 6  # smallest number of simulated structures, so that a screen shows the first and its competitors
 
@@ -58,7 +60,7 @@ Progress = Callable[[int, str], None]  # called with the number of each run that
 
 
 class TrialSetting(NamedTuple):
-    """A structure with a chunk and a batch, the share of a limit that they use, and the run that shows it."""
+    """A structure with a chunk and a batch, the used share of a limit, and the run that shows it."""
 
     over: float
     number: int
@@ -97,27 +99,33 @@ class Search:
         self._room: Room = as_it_is
         self._replicas: dict[int, Replica] = {}
         self._steps: dict[int, StepTimes] = {}  # by the first structure of its settings
-        self._rates: dict[tuple[int, int, int], float] = {}  # largest rates of a replica, by its setting
+        # Largest rates of a replica by its setting, with step times as estimated.
+        self._rates: dict[tuple[int, int, int], float] = {}
         # The best by the first seed, by number and replicas.
         self._tries: dict[tuple[int, float], TrialSetting] = {}
         self._promising = self._within(self.points)
         self._settings_of: dict[int, list[int]] = {}  # numbers by the engine's own setting
         for number, first in enumerate(self._first):
             self._settings_of.setdefault(first, []).append(number)
-        expected = RUNS + sum(1 for n in range(len(self.structures)) for _ in self._settings(n)) // 4
+        expected = RUNS + RUNS_PER_DEVICE * len({s.device.name for s in self.structures})
         self._pace = Pace("a search for plans", "ask for fewer requests, chunks or devices", expected)
 
     def relaxed(self, traffic: Traffic, room: Room = as_it_is) -> Search:
-        """The search with other traffic, such as other limits, and other `room` on each replica.
+        """The search with other limits, headroom or margin of the traffic, and other `room` on each replica.
 
-        All plans are simulated to the budget.
+        `room` is the space in memory. All plans are simulated with the full budget of runs. Searches with
+        equal times and room share runs.
         """
         assert self.points is not None
         other = copy(self)
         other.traffic, other._room = traffic, room
         other.points = self.points.stretched(traffic.stretch / self.traffic.stretch)
         other._promising = other._within(other.points)
-        other._replicas, other._rates, other._tries, other.undecided, other.refused = {}, {}, {}, {}, {}
+        if room is not self._room:
+            other._rates = {}
+        if room is not self._room or traffic.margin != self.traffic.margin:
+            other._replicas = {}
+        other._tries, other.undecided, other.refused = {}, {}, {}
         other._best, other._patient, other._progress = {}, True, None
         return other
 
@@ -150,14 +158,15 @@ class Search:
     def sturdy(self, met: Sequence[Candidate]) -> Candidate | None:
         """The cheapest plan if times are longer by their error; None if no plan meets the limits then.
 
-        The devices are those of plans that meet the limits, each with the larger error of its first plan.
+        The devices are those of plans that meet the limits; each is searched again with the larger error of
+        its first plan.
         """
         firsts = {each.structure.device.name: each for each in reversed(met)}.values()
         found = [self.longer(max(each.errors)).cheapest(each.structure.device) for each in firsts]
         return min((each for each in found if each), key=lambda each: each.rank, default=None)
 
     def _within(self, of: PlanPoints | None) -> PlanPoints | None:
-        """Points within the limits by closed form; simulated times are hardly ever lower."""
+        """The points that meet the limits by closed form; simulated times are hardly ever shorter."""
         if of is None:
             return None
         traffic, kept = self.traffic, np.ones(of.rate.shape, dtype=bool)
@@ -217,11 +226,15 @@ class Search:
         return max(1, ceil(self.traffic.stable_rate / (rate * SLACK)))
 
     def _surely_enough(self, rate: float) -> int:
-        """Replicas that answer the rate even if the closed form promises `SLACK`² times too much."""
+        """The number of replicas that can serve the rate even if the closed form is too high by the factor
+        `SLACK`².
+        """
         return max(1, ceil(self.traffic.stable_rate * SLACK**2 / rate))
 
     def _guess(self, number: int) -> int:
-        """Replicas that answer the rate within the limits, if closed forms are right (docs/plans.md)."""
+        """The number of replicas that serve the rate within the limits if the closed form is right
+        (docs/plans.md).
+        """
         assert self._promising is not None
         return max(1, ceil(self.traffic.stable_rate / self._promised_rate(number, self._promising)))
 
@@ -229,8 +242,8 @@ class Search:
         """The plans that meet the limits, the cheapest first; and the plans that do not, even with all
         devices.
 
-        Structures are tried in order of guessed cost. After `ROWS` plans, a structure is skipped if it costs
-        more than the best plan of its device, so that each device has its best plan.
+        Structures are tried in the order of their guessed costs. After `ROWS` plans, a structure is skipped
+        if it costs more than the best plan of its device, so that each device has its best plan.
         """
         met: list[Candidate] = []
         missed: list[Candidate] = []
@@ -267,8 +280,8 @@ class Search:
     def _fewest_that_meet(self, number: int, guess: int, below: Rank | None) -> Candidate | None:
         """The plan with the fewest replicas that meet the limits, or with the largest allowed number.
 
-        The search starts at a guess. None if the plan costs more than `below` or needs too many devices, or
-        if fewer replicas are undecided and more cost too much.
+        The search starts at a guess. None if the plan costs more than `below` or needs too many devices; also
+        None if fewer replicas are undecided and more cost too much.
         """
         tried: dict[int, Candidate] = {}
         open_: list[int] = []  # replicas that could win, and that the budget does not decide
@@ -307,7 +320,7 @@ class Search:
         return self.simulated(number, largest.replicas, patient=True)
 
     def _most_useful(self, number: int) -> int:
-        """Number of replicas beyond which more replicas do not help: 99 of 100 requests are alone on their
+        """Number of replicas beyond which more do not help, because 99 of 100 requests are alone on their
         replica.
         """
         assert self.points is not None
@@ -317,14 +330,22 @@ class Search:
         return max(1, ceil(100 * self.traffic.rate * alone))
 
     def _stable_replicas(self, number: int, guess: int) -> int:
-        """The fewest replicas with stable queues, which short runs cannot show.
+        """The smallest number of replicas whose queues are stable; short runs cannot show this.
 
-        The closed form decides if the guess is clearly sufficient, otherwise the simulated largest rate.
+        If the guess is clearly large enough, the closed form decides; otherwise the simulated largest rate
+        does.
         """
         assert self.points is not None
         if (surely := self._surely_enough(self._promised_rate(number, self.points))) <= guess:
             return surely
         return max(1, ceil(self.traffic.stable_rate / self._largest_rate(number)))
+
+    def _stable(self, number: int, replicas: float) -> bool:
+        """Whether `replicas` replicas, possibly a fractional number, serve the rate in the long run."""
+        assert self.points is not None
+        if self._surely_enough(self._promised_rate(number, self.points)) <= replicas:
+            return True
+        return replicas * self._largest_rate(number) >= self.traffic.stable_rate
 
     def _largest_rate(self, number: int) -> float:
         """The largest stable rate of a replica in requests per second, simulated with the best of its
@@ -334,22 +355,22 @@ class Search:
         return max(self._replica_rate(each, *self._roomiest_setting(each)) for each in numbers)
 
     def _roomiest_setting(self, number: int) -> tuple[int, int]:
-        """The largest chunk, with the largest batch that fits."""
+        """The largest chunk, with the largest batch that fits with it."""
         assert self.points is not None
         of = self.points.only(self.points.structure == number)
         chunk = of.chunk.max()
         return int(chunk), int(of.batch[of.chunk == chunk].max())
 
     def _replica_rate(self, number: int, chunk: int, batch: int) -> float:
-        """Requests a second that a replica answers at most, simulated."""
+        """The largest number of requests per second that a replica can serve, by simulation."""
         key = number, chunk, batch
         if key not in self._rates:
             self._rates[key] = self.replica(number).largest_rate(chunk, batch)
-        return self._rates[key]
+        return self._rates[key] / self.traffic.stretch
 
     def _total_rate(self, number: int, chunk: int, batch: int, replicas: float) -> float | None:
         """The largest stable rate of all replicas in requests per second; None if it is certainly above the
-        rate.
+        requested rate.
         """
         assert self.points is not None
         of = self.points
@@ -366,17 +387,20 @@ class Search:
         return self._first[self._number_of(candidate)]
 
     def usage(self, number: int, replicas: float) -> float:
-        """The used share of the limits with `replicas` replicas, from a run with the first seed.
+        """The used share of the limits with `replicas` replicas, from one run with the first seed.
 
-        Infinite if the closed form exceeds the limits.
+        It is infinite if the closed form exceeds the limits, or if queues grow without end.
         """
         promising = self._promising
         if promising is None or not np.isin(promising.structure, self._settings_of[number]).any():
             return inf
+        # With relaxed room the largest rate takes longer to simulate than the runs.
+        if self._room is as_it_is and not self._stable(number, replicas):
+            return inf
         return self._setting(number, replicas).over
 
     def server(self, candidate: Candidate) -> Profile:
-        """A replica of a plan, as a server that runs loads."""
+        """A replica of a plan, as a server that can simulate loads."""
         return self.replica(self._number_of(candidate)).profile(candidate.chunk, candidate.batch)
 
     def replica(self, number: int) -> Replica:
@@ -390,7 +414,7 @@ class Search:
     def simulated(self, number: int, replicas: int, *, patient: bool = False) -> Candidate:
         """The best setting of a structure with `replicas` replicas, with its verdict.
 
-        `patient` spends the full budget even on a plan that costs too much.
+        With `patient`, the full budget of runs is used even for a plan that costs too much.
         """
         _, own, chunk, batch, *_ = self._setting(number, replicas)
         return self._candidate(own, chunk, batch, replicas, self._trial(number, replicas, patient))
@@ -408,7 +432,9 @@ class Search:
         return rate_verdict(answers, self.traffic) == MEETS
 
     def _trial(self, number: int, replicas: float, patient: bool = False) -> Trial:
-        """The runs of the best setting of a structure, up to the budget if the plan could still win."""
+        """The runs of a structure with its best setting; all runs of the budget if the plan could still
+        win.
+        """
         _, own, chunk, batch, requests, first = self._setting(number, replicas)
         cost, device = self._cost(number, replicas), self.structures[number].device
         patient = patient or self._patient or self._can_win(cost, device)
@@ -434,7 +460,9 @@ class Search:
         return self._tries[key]
 
     def _tried(self, number: int, replicas: float) -> list[TrialSetting]:
-        """Chunks and batches of a structure, until one meets the limits in a run of the first seed."""
+        """Chunks and batches of a structure, up to the first that meets the limits in a run with the first
+        seed.
+        """
         tries: list[TrialSetting] = []
         for chunk, batch in self._settings(number):
             # If a run does not reach the batch limit, its result is equal for a smaller batch.
@@ -451,9 +479,10 @@ class Search:
         return tries
 
     def _requests(self, number: int, chunk: int, batch: int, replicas: float) -> int:
-        """The requests of a run: those of the traffic, or `STAYS` times the number in flight.
+        """The number of requests of a run: that of the traffic, or `STAYS` times the number in flight.
 
-        A tenth of them then takes as long to arrive as a request stays, so the rest shows the steady state.
+        A tenth of them then takes as long to arrive as a request stays in the server, so the rest shows the
+        steady state.
         """
         assert self.points is not None
         tpot = self._closed_form_tpot(number, chunk, self.traffic.rate / replicas)
@@ -462,7 +491,7 @@ class Search:
 
     def _run(self, number: int, chunk: int, batch: int, replicas: float, seed: int, requests: int) -> SeedRun:
         self.tell(f"{replicas:g} × {self.structures[number].name}")
-        return self.replica(number).run(chunk, batch, replicas, seed, requests)
+        return SeedRun.of(self.replica(number).run(chunk, batch, replicas, seed, requests), self.traffic)
 
     def tell(self, plan: str) -> None:
         """Report the start of a run and its plan."""
@@ -472,7 +501,7 @@ class Search:
             self._progress(self._simulated_runs, plan)
 
     def _settings(self, number: int) -> Iterator[tuple[int, int]]:
-        """Chunks and batches to try, from the largest batch down to one within the limit of TPOT."""
+        """Chunks and batches to try: from the largest batch down to a batch that meets the limit of TPOT."""
         assert self.points is not None and self._promising is not None
         for chunk in sorted(set(self.points.chunk[self.points.structure == number].tolist()), reverse=True):
             every = self.points.batch[(self.points.structure == number) & (self.points.chunk == chunk)]
@@ -570,9 +599,9 @@ NAMED = 20  # number of pairs with too many devices whose rejection is stored
 
 
 class PoolSide(NamedTuple):
-    """A structure that only prefills, or only decodes.
+    """A structure that only prefills, or that only decodes.
 
-    Its setting, the `seconds` per prompt or per token, and the requests per second that it serves.
+    Its setting, the `seconds` per prompt or per token, and the requests per second that one server can serve.
     """
 
     number: int
@@ -599,7 +628,7 @@ class PoolSearch:
         self._profiles: dict[PoolSide, Profile] = {}
 
     def candidates(self) -> list[PoolCandidate]:
-        """Simulated plans: the cheapest by closed form, and the next ones if it misses a limit."""
+        """Simulated plans: the cheapest one by closed form, and the next ones if it misses a limit."""
         found: list[PoolCandidate] = []
         for plan in sorted(self._pool_plans(), key=self._cost):
             if len(found) == PAIRS:
@@ -631,7 +660,9 @@ class PoolSearch:
         return self._profiles[side]
 
     def _pool_plans(self) -> Iterator[PoolPlan]:
-        """All pairs of one device and type of weights, with the servers that the rate needs."""
+        """All pairs of structures with the same device and dtype of weights, and the numbers of servers that
+        the rate needs.
+        """
         rate = self.search.traffic.stable_rate
         prefills, decodes = self.sides()
         for one in prefills:
@@ -642,7 +673,9 @@ class PoolSearch:
                     yield PoolPlan(one, two, (least, ceil(rate / two.rate)))
 
     def sides(self) -> tuple[list[PoolSide], list[PoolSide]]:
-        """Each structure's fastest setting to prefill, and to decode, within the limits by closed form."""
+        """For each structure, the fastest setting for prefill, and for decode, within the limits by closed
+        form.
+        """
         search, traffic = self.search, self.search.traffic
         stretch = traffic.stretch
         prefills: list[PoolSide] = []
@@ -671,7 +704,7 @@ class PoolSearch:
         return prefills, decodes
 
     def _largest_busy_share(self, side: PoolSide) -> float:
-        """The largest utilization of a prefill server that keeps TTFT within its limit.
+        """The largest utilization of a prefill server with which TTFT stays within its limit.
 
         Waits of an M/D/1 queue have an exponential tail: P(W > t) ≈ ρ · exp(−2 (1 − ρ) t / (ρ s)), exact as ρ
         goes to 1 (Kingman 1962).
@@ -734,9 +767,11 @@ class PoolSearch:
             now = next_
 
     def _stable_servers(self, plan: PoolPlan, pools: Pools) -> tuple[int, int]:
-        """The fewest servers of each kind that may serve the rate, if they are faster by `SLACK`.
+        """The smallest number of servers of each kind that may serve the rate, if they are faster than the
+        closed form by `SLACK`.
 
-        A transfer uses a link at both ends, so the number of links is that of the rarer kind of servers.
+        A transfer uses a link at both ends, so the number of links is the number of the rarer kind of
+        servers.
         """
         rate = self.search.traffic.stable_rate * self.search.traffic.stretch
         links = ceil(rate * float(pools.seconds(np.array([self.search.traffic.read]))[0]))
@@ -745,10 +780,10 @@ class PoolSearch:
         return first, second
 
     def _simulated(self, plan: PoolPlan, pools: Pools, servers: tuple[int, int]) -> PoolCandidate:
-        """The plan with these numbers of servers; all seeds run if the first meets the limits.
+        """The plan with these numbers of servers; all seeds run if the first one meets the limits.
 
-        With many servers, one unit with its share of the requests is simulated: up to `UNIT` servers of a
-        kind, and fewer with a random router if the number of units divides both.
+        If there are many servers, one unit is simulated with its share of the requests. A unit has up to
+        `UNIT` servers of a kind, and fewer with a random router if the number of units divides both numbers.
         """
         search = self.search
         units = gcd(*servers) if search.traffic.router == Random.name else 1
@@ -780,7 +815,9 @@ class PoolSearch:
         )
 
     def _traffic(self, plan: PoolPlan, units: int) -> Traffic:
-        """The traffic with enough requests that a tenth of them takes as long to arrive as one stays."""
+        """The traffic with so many requests that a tenth of them takes as long to arrive as a request
+        stays.
+        """
         traffic = self.search.traffic
         lasts = plan.prefill.seconds + (traffic.answer - 1) * plan.decode.seconds
         return replace(traffic, requests=max(traffic.requests, ceil(10 * lasts * traffic.rate / units)))
@@ -794,7 +831,7 @@ class PoolSearch:
             found = pools.run(load, **many, router=router if max(unit) > 1 else None)
             ttft_s, tpot_s = found.ttft_s, found.tpot_s
         traffic = self.search.traffic
-        return SeedRun.of(traffic.steady(ttft_s), traffic.steady(tpot_s), traffic)
+        return SeedRun.of(Latencies(traffic.steady(ttft_s), traffic.steady(tpot_s)), traffic)
 
     def _total_rate(self, plan: PoolPlan, pools: Pools, servers: tuple[int, int]) -> float:
         """The largest request rate per second: the minimum over prefill servers, links and decode servers."""
@@ -809,7 +846,9 @@ class PoolSearch:
         return least / stretch
 
     def _closed_form(self, plan: PoolPlan, pools: Pools, servers: tuple[int, int]) -> tuple[float, float]:
-        """Mean TTFT with the wait of an M/D/1 queue, and TPOT with a part of the cache's transfer."""
+        """Mean TTFT, including the wait of an M/D/1 queue; and TPOT, including a part of the transfer of the
+        cache.
+        """
         traffic, one = self.search.traffic, plan.prefill
         busy = traffic.rate / (servers[0] * one.rate)
         wait = busy / (2 * (1 - busy) * one.rate) if busy < 1 else inf

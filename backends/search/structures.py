@@ -1,17 +1,18 @@
 """Structures of a plan: splits of a model, their capacity, and their rates in closed form.
 
 Order of the file: `Split`, `Structure` and its capacity, closed forms of many plans as arrays
-(`structure_times`, `plan_points`), reasons of rejection (`Rejection`), and `feasible_structures`.
+(`structure_times`, `plan_points`), reasons for rejections (`Rejection`), and `feasible_structures`.
 
-Closed form: each of B requests in flight waits for the decode steps of its own tokens and the prefill of all
-others. One request therefore completes every cycle / B, where the cycle is (G − 1) · d(B) + B · r. In a step
-k = B / (G − 1) requests end, so k prompts are prefilled at once, at least one and at most the token budget; r
-is 1/k of their time. A step with prefill and decodes reads weights and launches kernels once, which saves a
-decode step of one sequence.
+Closed form: each of B requests in flight waits for the decode steps of its own tokens, and for the prefill of
+all other requests. One request therefore completes every cycle / B, where the cycle is (G − 1) · d(B) + B ·
+r. In a step, k = B / (G − 1) requests end, so k prompts are prefilled together: at least one, and at most as
+many as the token budget allows. r is 1/k of their time. A step with prefill and decodes reads weights and
+launches kernels once, which saves a decode step of one sequence.
 
-Data-parallel ranks run in lockstep and micro-batches follow one another through stages, so all wait for a
-whole prompt, but once for all that arrive in a step. With λ = B / (G − 1) arrivals on average (Poisson), each
-costs (1 − exp(−λ)) / λ of it, and no less than the time that it occupies its rank and the slowest stage.
+Data-parallel ranks run in lockstep, and micro-batches pass through the stages one after another. So all wait
+for a whole prompt, but only once for all prompts that arrive in the same step. With λ = B / (G − 1) arrivals
+on average (Poisson), each costs (1 − exp(−λ)) / λ of the prompt's time. It costs at least the time for which
+it occupies its rank and the slowest stage.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ from .traffic import Traffic
 
 
 class Split(NamedTuple):
-    """Ranks of one replica: tensor, pipeline, data and expert parallel, and whether tokens are split, too."""
+    """The ranks of one replica: tensor, pipeline, data and expert parallel; and whether sequence parallelism
+    is on.
+    """
 
     tp: int = 1
     pp: int = 1
@@ -67,8 +70,8 @@ class Split(NamedTuple):
 def splits(most: int, tensor: Sequence[int], stages: int, *, experts: bool) -> Iterator[Split]:
     """The splits over up to `most` devices, given possible degrees of tp and the largest number of stages.
 
-    Pipeline stages and data-parallel ranks are powers of two. Ranks of `dp` share the experts, which are
-    split over all ranks, or whole on each rank of a group. Without experts, data-parallel ranks would be
+    Pipeline stages and data-parallel ranks are powers of two. Ranks of `dp` share the experts; either all
+    ranks split them, or each rank of a group has whole experts. Without experts, data-parallel ranks would be
     replicas, which are counted separately.
 
     >>> [str(split) for split in splits(4, (1, 2), 2, experts=False)]
@@ -89,9 +92,10 @@ def splits(most: int, tensor: Sequence[int], stages: int, *, experts: bool) -> I
 
 
 class ElementTypes(NamedTuple):
-    """The dtypes of a structure as its engine runs them; "" means the checkpoint's dtype.
+    """The dtypes of a structure as its engine runs them; "" means the dtype of the checkpoint.
 
-    `activations` are fp8 if the engine multiplies fp8 weights in fp8, even if not requested.
+    `activations` are fp8 if the engine multiplies fp8 weights with fp8 activations, even if you did not
+    request this.
     """
 
     weights: str = ""
@@ -99,7 +103,7 @@ class ElementTypes(NamedTuple):
     kv: str = ""
 
     def __str__(self) -> str:
-        """The dtypes as text, such as `fp8 kv fp8`; activations equal to the weights are omitted."""
+        """The dtypes as text, such as `fp8 kv fp8`; activations are omitted if they equal the weights."""
         own = f"activations {self.activations}" if self.activations not in ("", self.weights) else ""
         return " ".join(filter(None, (self.weights, own, self.kv and f"kv {self.kv}")))
 
@@ -112,9 +116,9 @@ def structure_name(device: Device, types: ElementTypes, split: Split) -> str:
 class Structure(NamedTuple):
     """One replica of a program, with the dtypes `types`.
 
-    A decode step verifies `drafts`, if any. `chunked` sets chunked prefill, `utilization` the usable memory
-    share, and `sequences` the requests at once on each data-parallel rank; None means the engine's default.
-    `reserve` bytes of memory stay free.
+    If there are `drafts`, a decode step verifies them. `chunked` sets chunked prefill, `utilization` the
+    usable memory share, and `sequences` the requests at once on each data-parallel rank; None means the
+    engine's default. `reserve` bytes of memory stay free.
     """
 
     program: Program
@@ -152,7 +156,7 @@ class Structure(NamedTuple):
     ) -> Workload:
         """A workload of one request, with limits of a step in tokens and sequences; None for the engine's.
 
-        `batch` has no effect where `sequences` are stated.
+        `batch` is ignored if `sequences` are set.
         """
         # The limit of one data-parallel rank, as in the engines' flags.
         each = self.sequences or (batch and -(-batch // self.split.dp))
@@ -171,9 +175,10 @@ class Structure(NamedTuple):
 class StructureCapacity(NamedTuple):
     """The capacity of an engine: `tokens` of a step on each data-parallel rank, and `requests` at once.
 
-    Caches store `holds` tokens of one request, or `cached` requests of mean length; at most `sequences` run
-    at once. A decoding sequence takes `rows` tokens of a step. If steps prefill whole prompts, a step has
-    tokens for one prompt plus `in_flight` decodes, the largest number of requests in flight.
+    Caches can store `holds` tokens of one request, or `cached` requests of mean length; at most `sequences`
+    run at once. A decoding sequence takes `rows` tokens of the budget of a step. If steps prefill whole
+    prompts, a step has space for one prompt and for `in_flight` decodes, the largest number of requests in
+    flight.
     """
 
     tokens: int
@@ -214,7 +219,8 @@ PrefillSteps = tuple[tuple[int, int], ...]  # new tokens, and cached tokens
 
 
 class PlanPoints(NamedTuple):
-    """Plans with one replica, one entry each: structure number, tokens of a step, requests in flight.
+    """Plans with one replica, as arrays with one entry each: number of the structure, tokens of a step,
+    requests in flight.
 
     `ttft_s` is the prefill time of a prompt without waiting, `tpot_s` the mean time per later token with all
     requests in flight, `rate` the completed requests per second, and `devices` the devices per replica.
@@ -239,12 +245,12 @@ class PlanPoints(NamedTuple):
 
 
 class StructureTimes(NamedTuple):
-    """Seconds of a structure's steps, per lane of its pipeline: prefill of a prompt, and a decode step.
+    """Seconds of a structure's steps, per lane of its pipeline: the prefill of a prompt, and a decode step.
 
-    For a prompt by chunk size: the prefill time alone; for prompts prefilled together, their number and the
-    time that they occupy the slowest stage with decodes; and the time that all others wait for a single
-    prompt, on its rank and through all stages. `alone` is the prefill rate per second without decodes. Decode
-    steps are by batch.
+    Prefill times are listed by chunk size: the time of a prompt alone; for prompts that are prefilled
+    together, their number and the time for which they occupy the slowest stage together with decodes; and the
+    time for which all others wait for a single prompt, on its rank and through all stages. `alone` is the
+    prefill rate per second without decodes. Times of decode steps are listed by batch.
     """
 
     reads: dict[int, tuple[float, Array, Array, float]]
@@ -284,7 +290,8 @@ def structure_times(
     batches: Sequence[Sequence[int]],
     cached: int = 0,
 ) -> list[StructureTimes | str]:
-    """The step times of structures on one device, for their sizes of steps; the reason if one is rejected.
+    """The step times of structures on one device, for the sizes of their steps; or the reason if one is
+    rejected.
 
     `cached` tokens of each prompt are in the prefix cache.
     """
@@ -356,7 +363,7 @@ def _drafting(structures: Sequence[Structure]) -> Candidates | None:
 def _verifying(
     structures: Sequence[Structure], drafter: Candidates | None, batch: Array, context: int
 ) -> tuple[Array, Array] | None:
-    """Seconds of steps that verify drafts, and of steps that generate them; None without drafts."""
+    """Seconds of the steps that verify drafts, and of the steps that generate them; None without drafts."""
     drafts = [s.drafts for s in structures if s.drafts]
     if not drafts:
         return None
@@ -376,7 +383,7 @@ def plan_points(
     generate: int,
     admitted: Mapping[int, AdmittedBatches],
 ) -> PlanPoints:
-    """All plans of a structure: each chunk with the batches that are admitted then."""
+    """All plans of a structure: each chunk with the batches that are possible with it."""
     rows = []
     steps_of_one = max(generate - 1, 1) / (structure.drafts.yielded if structure.drafts else 1.0)
     for chunk, (batches, in_flight) in admitted.items():
@@ -399,7 +406,7 @@ def plan_points(
 
 
 def join_points(parts: Sequence[PlanPoints]) -> PlanPoints:
-    """One after another."""
+    """The given points one after another."""
     return PlanPoints(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
@@ -409,7 +416,9 @@ GB = 1e9
 
 
 class Rejection(NamedTuple):
-    """The reason as text; needed over available devices or memory; whether it `fits` in memory."""
+    """A reason as text; the needed amount divided by the available devices or memory; whether the structure
+    `fits` in memory.
+    """
 
     why: str
     times: float = inf
@@ -417,22 +426,27 @@ class Rejection(NamedTuple):
 
     @property
     def far(self) -> tuple[bool, float]:
-        """The distance from a possible structure: too few devices is closer than too little memory."""
+        """The distance from a possible structure; too few devices is a smaller distance than too little
+        memory.
+        """
         return not self.fits, self.times
 
 
 def combined_reason(count: int, why: object) -> str:
-    """The message if no row remains, from the reason of the first."""
+    """The message if no row is left; it states the reason for the first row."""
     return f"the one step is refused: {why}" if count == 1 else f"all {count:,} steps are refused: {why}"
 
 
 def device_rejection(devices: int, most: int, times: float) -> Rejection:
-    """A rejection for too many devices; the rate of the allowed ones is too low by the factor `times`."""
+    """A rejection because too many devices are needed; the rate of the allowed number is too low by the
+    factor `times`.
+    """
     return Rejection(f"needs {devices:,} GPUs, more than the {most:,} allowed", times, fits=True)
 
 
 def memory_rejection(job: Workload, why: str) -> Rejection:
-    """A rejection for memory: one request on each rank and micro-batch does not fit on the fullest stage.
+    """A rejection because of memory: one request on each rank and micro-batch does not fit on the fullest
+    stage.
 
     `why` is the message if one request fits.
     """
@@ -461,7 +475,7 @@ def engine_rejection(structure: Structure, traffic: Traffic, why: str) -> Reject
 
 
 def batch_rejection(structure: Structure, traffic: Traffic, batches: Sequence[int] | None) -> Rejection:
-    """The reason why no batch is possible."""
+    """The reason why not even a batch of one is possible."""
     why = "not one request fits next to the weights"
     return Rejection("no such batch fits") if batches else engine_rejection(structure, traffic, why)
 
@@ -506,7 +520,7 @@ SCARCE = 2  # number of the longest requests; caches that store fewer limit the 
 
 
 class AdmittedBatches(NamedTuple):
-    """The batches that fit, and the largest number of requests in flight."""
+    """The batches that fit in memory, and the largest number of requests in flight."""
 
     batches: tuple[int, ...]
     in_flight: int
@@ -523,8 +537,8 @@ Sizes = dict[int, AdmittedBatches]  # by tokens of a step
 class FeasibleStructures(NamedTuple):
     """Structures that fit with their step times and plans, and the rejections of others by name.
 
-    `first` maps each structure to the one with the engine's default settings, which may be itself; the others
-    have the same split with a setting that admits more.
+    `first` maps each structure to the structure with the engine's default settings, which may be itself; the
+    others have the same split and a setting that admits more requests.
     """
 
     structures: tuple[Structure, ...]
@@ -610,7 +624,9 @@ def _sizes(
 def _admits(
     structure: Structure, traffic: Traffic, chunk: int | None, batch: int, default: StructureCapacity
 ) -> bool:
-    """Whether `batch` requests run at once: within the default, or beyond it with a separate limit."""
+    """Whether `batch` requests can run at once: within the default limit, or above it with a separate
+    limit.
+    """
     if batch <= default.requests or default.requests < default.sequences:
         return batch <= default.requests
     try:
@@ -625,7 +641,8 @@ def _other_settings(
     chunks: Sequence[int] | None,
     batches: Sequence[int] | None,
 ) -> list[tuple[Structure, Sizes]]:
-    """Settings of the engine that admit more, with their sizes, if its default rejects or starves traffic.
+    """Settings of the engine that admit more requests, with their sizes, if its default rejects traffic or
+    leaves too few tokens.
 
     - Chunked prefill, or more tokens per step, if a step may lack tokens for the longest prompt.
     - More sequences at once, if caches store more than the engine runs.

@@ -1,9 +1,9 @@
-"""Sweeps: every step of every structure, as tidy columns.
+"""Sweeps: all steps of all structures, as columns of a table.
 
-Order of the file: the axes and their text (`axis_values`); the values of a step as code (`ReportFigures`);
-the memory check for many batches and lengths (`CapacityCheck`); the key of a part by its content
-(`content_key`); the steps of one structure (`SweepPart`, `SweepSteps`); the result (`Sweep`); and workers of
-an executor that survive the death of any of them (`Workers`).
+Order of the file: the axes as text (`axis_values`); the results of a step as code (`ReportFigures`); the
+memory check for many batches and lengths (`CapacityCheck`); the key of a part by its content (`content_key`);
+the steps of one structure (`SweepPart`, `SweepSteps`); the result (`Sweep`); and workers of an executor, any
+of which may end (`Workers`).
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ _COUNT = re.compile(r"(\d+)([kM]?)", re.ASCII)
 def axis_values(called: str, said: object, least: int | None) -> tuple[Value, ...]:
     """Parse the values of an axis: a text as on the command line, one value, or several.
 
-    Values are integers from `least` up, or names if it is None. `1:4` means 1, 2, 3, 4; `1:1024:x2` the
-    powers of two; `0:100:25` steps of 25; `1,8,32` a list. `k` is 1,024 and `M` 1,048,576, as for contexts.
-    Names are separated by commas. InputError, with the name `called`, for a range that is empty, reversed or
-    too long.
+    Values are integers of at least `least`; or names, if `least` is None. `1:4` means 1, 2, 3, 4; `1:1024:x2`
+    the powers of two; `0:100:25` steps of 25; `1,8,32` a list. `k` is 1,024 and `M` 1,048,576, as for
+    contexts. Names are separated by commas. InputError, which names the axis `called`, for a range that is
+    empty, reversed or too long.
 
     >>> axis_values("batch", "1:16:x4,20", 1), axis_values("context", "1k:4k:1k", 0)
     ((1, 4, 16, 20), (1024, 2048, 3072, 4096))
@@ -91,7 +91,7 @@ def axis_values(called: str, said: object, least: int | None) -> tuple[Value, ..
     for part in parts:
         values: Iterable[Value] = [_name(called, part)] if least is None else _counts(called, part, least)
         if least is None and part in found:
-            raise InputError(f"{called}: {str(part)[:40]} is there twice")
+            raise InputError(f"{called}: {str(part)[:40]} occurs twice")
         found.update(dict.fromkeys(values))
         if len(found) > MOST:
             raise InputError(f"{called}: more than {MOST:,} values")
@@ -130,14 +130,14 @@ def range_values(name: str, text: str, check: Callable[[object], Number]) -> Seq
         raise InputError(f"{name}: {expected}; got {text[:40]!r}")
     first, last = _sized(found[1], found[2]), _sized(found[3], found[4])
     if last < first:
-        raise InputError(f"{name}: {text} is reversed, {first:,} is above {last:,}")
+        raise InputError(f"{name}: {text} is reversed: {first:,} is larger than {last:,}")
     for end in (first, last):
         check(_number(end))
     if found[5]:
         return [check(_number(number)) for number in _times(name, text, first, last, int(found[5]))]
     step = _sized(found[6], found[7]) if found[6] else Decimal(1)
     if not step:
-        raise InputError(f"{name}: {text} never ends; a step is above 0")
+        raise InputError(f"{name}: {text} never ends; the step must be above 0")
     if (last - first) // step >= MOST:
         raise InputError(f"{name}: {text} has more than {MOST:,} values")
     ints = all(number == int(number) for number in (first, step))
@@ -148,7 +148,9 @@ def range_values(name: str, text: str, check: Callable[[object], Number]) -> Seq
 
 def _times(name: str, text: str, first: Decimal, last: Decimal, factor: int) -> list[Decimal]:
     if factor < 2 or not first:
-        raise InputError(f"{name}: {text} never ends; a factor is from 2 up, and starts above 0")
+        raise InputError(
+            f"{name}: {text} never ends; the factor must be at least 2, and the first value above 0"
+        )
     values = [first]
     while values[-1] * factor <= last:
         values.append(values[-1] * factor)
@@ -180,9 +182,9 @@ class ReportFigures:
         self._recorded: dict[tuple[str, bool], Callable[[Binding], tuple[Number, ...]]] = {}
 
     def __call__(self, batch: Number, new: Number, context: Number) -> dict[str, Array]:
-        """Evaluate points of one phase, of which all or none have one new token; unknown errors are NaN.
+        """Evaluate points of one phase; all or none of them have one new token. Unknown errors are NaN.
 
-        Arrays and results broadcast together: values that depend only on the batch are computed once.
+        Arrays and results broadcast together, so values that depend only on the batch are computed once.
         """
         program, phase, at = batch_program(self.program, [check_sizes(batch, new, context)], "")
         always = bool(np.all(np.asarray(new) == 1))
@@ -205,7 +207,7 @@ class ReportFigures:
 
 
 def _figures(steps: StepEvaluator, at: Binding) -> tuple[Number, ...]:
-    """The values of `_OUTPUTS`, at a point, on a grid, or symbolic."""
+    """The values of `_OUTPUTS` at a point, on a grid, or as symbols."""
     seconds = steps.priced(at)
     timing = Timing(seconds.whole, steps.program.micro_batches)
     ideal = step_evaluator(steps.program, models.model(steps.model.device, "ideal")).timing(at)
@@ -241,19 +243,19 @@ def _figures(steps: StepEvaluator, at: Binding) -> tuple[Number, ...]:
 
 
 def _repeats(steps: StepEvaluator, kind: RowKind) -> int:
-    """The executions of equal rows in a micro-batch."""
+    """The number of executions of equal rows in a micro-batch."""
     return sum(steps.rows[i].repeat for i in (kind.first, *(i for i, _ in kind.others)))
 
 
 def _varies(times: Sequence[Number]) -> list[bool]:
-    """Whether each time depends on the context, as far as recorded."""
+    """For each time, whether it depends on the context, as far as the recording shows."""
     of = [time for time in times if isinstance(time, Symbol)]
     late = Function.of(of[0].tape, SIZES, of).depending(STEP_SYMBOLS) if of else ()
     return [isinstance(time, Symbol) and time.number in late for time in times]
 
 
 def _known(kind: RowKind, time: Number, which: Number, at: Binding) -> list[Number]:
-    """The contribution of a kind's seconds to each of `_ERRORS`, by the fastest kernel."""
+    """What the seconds of one kind of op add to each of `_ERRORS`, by the fastest kernel."""
     prices: Sequence[Any] = getattr(kind.price, "prices", (kind.price,))
     found: list[Number] = [0.0] * len(_ERRORS)
     for i, price in enumerate(prices):
@@ -274,9 +276,9 @@ EMPTY: Mapping[str, Any] = {}
 
 
 class CapacityCheck:
-    """Whether requests of a length fit at once: `Workload.fits`, by the engine's rule.
+    """Whether requests of a length fit in memory together: `Workload.fits`, by the engine's rule.
 
-    `memory` are limits of a `Workload`, such as `memory_utilization`.
+    `memory` contains limits of a `Workload`, such as `memory_utilization`.
     """
 
     def __init__(self, program: Program, model: DeviceCostModel, memory: Mapping[str, Any]) -> None:
@@ -303,7 +305,7 @@ class CapacityCheck:
 
     def _job(self, length: int) -> Workload:
         if length > LONGEST:
-            raise InputError(f"requests of {length:,} tokens; {LONGEST:,} are the most")
+            raise InputError(f"requests of {length:,} tokens; the limit is {LONGEST:,}")
         job = self._jobs.get(length)
         if job is None:
             if len(self._jobs) >= CACHED_LENGTHS:
@@ -316,7 +318,9 @@ class CapacityCheck:
 
 
 def _short(job: Workload, batch: Array, length: Array) -> Array:
-    """`Workload.peak_bytes` minus the usable memory, if a step has equal tokens for all lengths."""
+    """`Workload.peak_bytes` minus the usable memory, for engines whose step has equally many tokens for all
+    lengths.
+    """
     pool, program = job.pool, job.program
     assert pool is not None, "an engine's rule has a pool"
     parts, dp = program.micro_batches, program.parallelism.dp
@@ -342,7 +346,8 @@ def content_key(*parts: object) -> str:
     """Hash plain values, records, programs and arrays to 32 hexadecimal digits; a random key for other
     values.
 
-    The files of llmir, including devices and calibrations, and of loaded plugins are part of the key.
+    The key also covers the files of llmir, including devices and calibrations, and the files of loaded
+    plugins.
     """
     found = sha256(_digest(registry.files()))
     for part in parts:
@@ -391,7 +396,7 @@ Grid = tuple[Array, ...]  # the points as arrays with three dimensions, which br
 
 
 class SweepPart(NamedTuple):
-    """Rows of one structure: its values, and an array for each axis of points and each result.
+    """The rows of one structure: its values, and an array for each axis of points and for each result.
 
     Arrays broadcast to `shape`; the last axis varies fastest. `refused` contains the reason for each row
     without results; a rejected structure has one row without points. `basis` is the cost model with the
@@ -408,11 +413,11 @@ class SweepPart(NamedTuple):
         return int(np.prod(self.shape))
 
     def column(self, name: str) -> Array:
-        """A figure or an axis of points, of each row."""
+        """A result or an axis of points, for each row."""
         return np.broadcast_to(self.columns[name], self.shape).reshape(-1)
 
     def constant(self, name: str) -> Value:
-        """The value that all of its rows share: an axis of structures, or `basis`."""
+        """The value that all rows share: of an axis of structures, or `basis`."""
         return (self.basis or None) if name == "basis" else self.structure[name]
 
     @property
@@ -433,13 +438,13 @@ class SweepPart(NamedTuple):
 
 
 def rejected_row(structure: Mapping[str, Value], why: object) -> SweepPart:
-    """The row of a structure that cannot be."""
+    """The row of a structure that is impossible."""
     columns: dict[str, Any] = dict.fromkeys((*POINTS, *FIGURES), np.nan)
     return SweepPart(structure, (1, 1, 1), {**columns, "refused": np.array(str(why), dtype=object)})
 
 
 def row_grids(points: Points, most: int) -> Iterator[Grid]:
-    """The points in grids of at most `most` points, in the order of rows."""
+    """The points, divided into grids of at most `most` points, in the order of rows."""
     axes = [np.array(values, dtype=np.int64) for values in points]
     sizes = [len(axis) for axis in axes]
     # The first axis that is split: the axes before it advance one by one, the axes after it are whole.
@@ -456,7 +461,7 @@ def row_grids(points: Points, most: int) -> Iterator[Grid]:
 
 
 class SweepSteps:
-    """The steps of a program on a device, as a sweep needs them."""
+    """The steps of a program on a device, with the results that a sweep needs."""
 
     def __init__(
         self,
@@ -481,7 +486,9 @@ class SweepSteps:
         return SweepPart(self.structure, shape, {**given, **found}, model_source(self.model), types)
 
     def _alike(self, grid: Grid) -> dict[str, Any] | None:
-        """The results of points in one phase; None if the points are mixed or one is rejected."""
+        """The results of points in one phase; None if the points belong to both phases, or one is
+        rejected.
+        """
         ones = grid[1] == 1
         if np.any(ones) and not np.all(ones):
             return None
@@ -491,7 +498,9 @@ class SweepSteps:
             return None
 
     def _fill(self, found: Mapping[str, Array], at: Sequence[Array], grid: Grid) -> None:
-        """Fill in the results of points; if not all can be estimated, continue with halves."""
+        """Fill in the results of points; if some of them cannot be estimated, split the points into
+        halves.
+        """
         shape = [len(places) for places in at]
         few = self._alike(grid)
         if few is not None:
@@ -513,7 +522,7 @@ class SweepSteps:
             self._fill(found, places, tuple(points))
 
     def _why(self, grid: Grid) -> str:
-        """The reason why all points of one batch and length are rejected, if it is the same for all;
+        """The reason why all points of one batch and length are rejected, if all have the same reason;
         otherwise empty.
         """
         batch, new, context = (axis.ravel() for axis in grid)
@@ -530,7 +539,7 @@ class SweepSteps:
         return ""
 
     def _figures(self, batch: Array, new: Array, context: Array) -> dict[str, Any]:
-        """The results of `analyze` for steps, with fit and cost."""
+        """The results of `analyze` for these steps, including `fits` and cost."""
         found: dict[str, Any] = dict(self.figures(batch, new, context))
         with np.errstate(divide="ignore"):  # steps without ops
             rate = batch * new / found.pop("interval_s")
@@ -587,7 +596,7 @@ class Sweep(Immutable, Result, PageExport):
 
     @property
     def precisions(self) -> tuple[str, ...]:
-        """The dtypes of its rows as text."""
+        """The dtypes of the rows as text."""
         return tuple(dict.fromkeys(part.precision for part in self.parts if part.precision))
 
     @cached_property
@@ -608,7 +617,7 @@ class Sweep(Immutable, Result, PageExport):
         return sum(part.refusals for part in self.parts)
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Each row by name, as in JSON: counts as integers, None for missing values."""
+        """Each row as a dictionary, as in JSON: counts are integers, and missing values are None."""
         for part in self.parts:
             arrays = {name: part.column(name) for name in self.names if name in part.columns}
             for first in range(0, len(part), _AT_ONCE):
@@ -633,7 +642,7 @@ class Sweep(Immutable, Result, PageExport):
         }
 
     def to_pandas(self) -> Any:
-        """A pandas DataFrame, with integers and booleans that may be NA (pandas must be installed)."""
+        """A pandas DataFrame, in which integers and booleans may be NA (pandas must be installed)."""
         with _needed("to_pandas", "pandas"):
             import pandas
         frame = pandas.DataFrame(dict(self.columns))
@@ -661,7 +670,7 @@ class Sweep(Immutable, Result, PageExport):
         return pyarrow.concat_tables(pyarrow.table(columns, schema=whole) for columns in tables)
 
     def _gridded(self, part: SweepPart, name: str) -> Array:
-        """A column of a part; the single row of a rejected structure applies to all of its points."""
+        """A column of a part; a rejected structure has a single row, which stands for all its points."""
         column = np.array([part.basis], dtype=object) if name == "basis" else part.column(name)
         points = prod(len(self.axes[point]) for point in POINTS)
         return np.broadcast_to(column, points if part.alone else len(part))
@@ -699,7 +708,7 @@ class _Columns(Mapping[str, Array]):
 
 
 def schema(axes: Mapping[str, object]) -> Any:
-    """The Arrow schema of sweeps with these axes."""
+    """The Arrow schema of a sweep with these axes."""
     import pyarrow
 
     kinds = {"fits": pyarrow.bool_(), "refused": pyarrow.string(), "devices": pyarrow.int64()}
@@ -761,11 +770,11 @@ MANY = 1000  # number of waiting tasks, so that a slow task leaves no worker idl
 
 
 class Task(Protocol):
-    """The input of a worker."""
+    """What a worker gets as input."""
 
     @property
     def size(self) -> int:
-        """The size of its result, in any unit."""
+        """The size of a task's result, in any unit."""
 
 
 T = TypeVar("T", bound=Task)
@@ -778,17 +787,17 @@ def processes(jobs: int) -> ProcessPoolExecutor:
 
 
 class Workers(Generic[T, R]):
-    """The results of `call` (picklable if the executor needs it) for some tasks.
+    """Yields the results of `call` for some tasks; `call` has to be picklable if the executor requires it.
 
-    Waiting tasks and results have at most the size `room`. The tasks of a worker that dies are retried one by
-    one; if a task kills its worker again, its result is None.
+    Together, waiting tasks and results have at most the size `room`. If a worker dies, its tasks are retried
+    one by one; if a task ends its worker again, its result is None.
     """
 
     def __init__(self, call: Callable[[T], R], executor: Executor | None, room: int) -> None:
         self.call, self.executor, self.room = call, executor, room
 
     def results(self, tasks: Iterable[T]) -> Iterator[tuple[T, R | None]]:
-        """Each task with its result, in order."""
+        """Each task together with its result, in order."""
         if self.executor is None:
             yield from ((task, self.call(task)) for task in tasks)
             return
@@ -834,13 +843,13 @@ class Workers(Generic[T, R]):
             return task, _tried(self.executor, self.call, task)
 
     def _renew(self) -> None:
-        """Replace a broken executor by processes, with an equal number of workers."""
+        """Replace a broken executor by a pool of processes with as many workers."""
         self.executor = processes(getattr(self.executor, "_max_workers", 1))
         self._pools.callback(self.executor.shutdown, cancel_futures=True)
 
 
 def _done(future: Future[Any]) -> bool:
-    """Whether a task has a result, or raised an error."""
+    """Whether a task has returned a result or raised an error."""
     return future.done() and not isinstance(future.exception(), BrokenExecutor)
 
 
@@ -854,6 +863,6 @@ def _tried(executor: Executor, call: Callable[[T], R], task: T) -> R | None:
 
 
 def _lost(error: Exception) -> bool:
-    """Whether a worker died, as opposed to an error in its task; dask has separate exceptions."""
+    """Whether a worker died (as opposed to an error in its task); dask has its own exceptions for this."""
     dask = type(error).__module__.partition(".")[0] == "distributed"
     return dask or isinstance(error, (BrokenExecutor, CancelledError))

@@ -1,4 +1,4 @@
-"""Traffic of a plan: random requests at a rate, and the latency limits to meet.
+"""Traffic of a plan: random requests at a rate, and the latency limits that plans have to meet.
 
 `latency_limit` reads limits such as `1s`, `p50:30ms` or `mean:30ms`; `Traffic` has rate, lengths and
 limits, and samples loads.
@@ -34,7 +34,7 @@ class LatencyLimit(NamedTuple):
     of: str = DEFAULT_STATISTIC
 
     def figure(self, seconds: Array) -> float:
-        """The limited statistic of some seconds; NaN is ignored."""
+        """The limited statistic of an array of seconds; NaN is ignored."""
         known = seconds[~np.isnan(seconds)]
         if not known.size:
             return 0.0
@@ -76,16 +76,16 @@ MOST, MAX_REQUESTS_OF_SERVERS = 100_000, 20_000
 
 @dataclass(frozen=True, eq=False)
 class Traffic(Record):
-    """Requests with Poisson arrivals, `rate` per second, with lengths as text (`simulate/load.py`).
+    """Requests with Poisson arrivals, `rate` per second; lengths are given as text (`simulate/load.py`).
 
-    A run has `requests` requests, or more if too few end before the server is full. The first and last tenth
-    are excluded, because the server fills and empties. Requests longer than the `positions` of the model are
-    refused. A share `prefix_hits` of each prompt is cached. A `router` distributes requests to servers of a
-    kind. Runs use up to `BUDGET` seeds from `seed` on; the simulated hour of the first plan
-    uses the next seed.
+    A run has `requests` requests, or more if too few of them end before the server is full. The first and
+    last tenth are excluded, because the server fills and empties. Requests longer than the `positions` of the
+    model are refused. A share `prefix_hits` of each prompt is cached. A `router` distributes requests over
+    the servers of a kind. Runs use up to `BUDGET` seeds, starting with `seed`; the simulated hour of the
+    first plan uses the next seed.
 
-    Plans assume times longer than estimated by the share `margin`. A share `headroom` of the stable rate of
-    the servers stays unused.
+    Plans are computed with times that are longer than estimated by the share `margin`. A share `headroom` of
+    the stable rate of the servers stays unused.
     """
 
     rate: float
@@ -107,7 +107,7 @@ class Traffic(Record):
         return self.ttft, self.tpot
 
     def steady(self, seconds: Array) -> Array:
-        """The values of requests that arrive while the server is neither filling nor emptying."""
+        """The values of the requests that arrive while the server neither fills nor empties."""
         tenth = len(seconds) // 10
         return seconds[tenth : len(seconds) - tenth]
 
@@ -118,7 +118,7 @@ class Traffic(Record):
 
     @property
     def stretch(self) -> float:
-        """The factor of actual over estimated step times."""
+        """The factor by which step times are longer than the estimates."""
         return 1 + self.margin
 
     @property
@@ -127,17 +127,18 @@ class Traffic(Record):
         return self.rate / (1 - self.headroom)
 
     def load(self, share: float, seed: int, servers: int = 1, burstiness: float = 1.0) -> Load:
-        """The load of `servers` servers that receive one of `share` equal parts of the rate.
+        """The load of `servers` servers that together receive one of `share` equal parts of the rate.
 
-        A random part of a Poisson process is a Poisson process. Steps are simulated as estimated. To account
-        for the stretch, arrivals are faster by it, and all resulting latencies are then shorter by it.
+        A random part of a Poisson process is again a Poisson process. The simulation runs with step times as
+        estimated. To account for longer times, arrivals are faster by the same factor; the resulting
+        latencies are then longer by it.
         """
         rate, many = self.rate * self.stretch / share, self.requests * servers
         load = sample_load(many, self.prompt, self.generate, rate=rate, burstiness=burstiness, seed=seed)
         return load.hit(self.prefix_hits)
 
     def alone(self, units: float, seed: int) -> Load:
-        """The load of one of `units` equal units: every n-th request with a round-robin router."""
+        """The load of one of `units` equal units; with a round-robin router, every n-th request."""
         return self.load(units, seed, burstiness=units if self.router == FIRST else 1.0)
 
     @cached_property
@@ -147,17 +148,17 @@ class Traffic(Record):
 
     @property
     def read(self) -> int:
-        """Tokens of a prompt, on average."""
+        """Mean number of tokens of a prompt."""
         return self._lengths[0]
 
     @property
     def cached(self) -> int:
-        """The cached tokens of the mean prompt, except the last one at most."""
+        """The cached tokens of a prompt of mean length; at least its last token is not cached."""
         return min(int(self.read * self.prefix_hits), self.read - 1)
 
     @property
     def answer(self) -> int:
-        """Tokens that are generated for a request, on average."""
+        """Mean number of tokens that are generated for a request."""
         return self._lengths[1]
 
     @property
@@ -167,7 +168,7 @@ class Traffic(Record):
 
     @property
     def tokens(self) -> tuple[int, int, int]:
-        """Tokens of the prompt, of the output, and of the longest request."""
+        """Tokens of the mean prompt and of the mean output, and of the longest request."""
         return self.read, self.answer, self.longest
 
     @property
@@ -185,13 +186,15 @@ class Traffic(Record):
 
     @cached_property
     def every(self) -> Load:
-        """The requests of all runs and the simulated hour that are not refused; each must fit in memory."""
+        """The requests of all runs and of the simulated hour that are not refused; each must fit in
+        memory.
+        """
         load, most = self._drawn, self.positions
         kept = load.prompt + load.generate <= (inf if most is None else most)
         return load if kept.all() else load.only(kept)
 
     def spread(self, count: int) -> Load:
-        """`count` requests with lengths evenly spread over those of all requests, in random order.
+        """`count` requests whose lengths are spread evenly over the lengths of all requests, in random order.
 
         Their mean lengths vary less than those of random requests. None is longer than the longest request.
         """

@@ -1,10 +1,11 @@
 """Simulated runs of a plan: percentiles of latencies, and the share of requests within limits.
 
-`SeedRun` is one run, `Trial` the runs of one plan with their verdict, and `decide` adds runs until there is
-one. `Replica` simulates a structure and estimates its steps once for all runs. `pool_latencies` simulates
-prefill and decode servers one by one if the router does not consider loads. A prefill server depends on no
-other server and a decode server only on the arrival of caches. The result therefore equals that of all
-servers together (`simulate.engine.Pools`) and takes a fraction of the time.
+`SeedRun` is one run, `Trial` contains the runs of one plan with their verdict, and `decide` adds runs until
+there is a verdict. `Replica` simulates a structure, and estimates its steps once for all runs.
+`pool_latencies` simulates prefill and decode servers one by one, if the router does not consider their loads.
+This is possible because a prefill server depends on no other server, and a decode server only on the arrival
+of caches. The result therefore equals that of all servers together (`simulate.engine.Pools`) and takes a
+fraction of the time.
 """
 
 from __future__ import annotations
@@ -44,12 +45,22 @@ UNIT = 8  # largest number of servers of a kind that are simulated together
 NONE = LatencySpread(*[float("nan")] * len(LatencySpread._fields))
 
 
+class Latencies(NamedTuple):
+    """TTFT and TPOT in seconds of each counted request of a run, with step times as estimated.
+
+    `most` is the largest number of concurrent requests, infinite (unknown) if blocks may have run short.
+    """
+
+    ttft_s: Array
+    tpot_s: Array
+    most: float = inf
+
+
 class SeedRun(NamedTuple):
     """A run with one seed: the distributions of TTFT and TPOT, and the share of requests within the limits.
 
-    `limited` contains the statistics of the limits of TTFT and TPOT, such as a p99. `most` is the largest
-    number of concurrent requests, infinite (unknown) if blocks may have run short. `seconds` are the TTFT and
-    TPOT of each counted request.
+    `limited` contains the statistics of the limits of TTFT and TPOT, such as a p99. `seconds` are the TTFT
+    and TPOT of each counted request; `most` is that of its `Latencies`.
     """
 
     ttft_s: LatencySpread
@@ -60,13 +71,13 @@ class SeedRun(NamedTuple):
     most: float = inf
 
     @classmethod
-    def of(cls, ttft_s: Array, tpot_s: Array, traffic: Traffic, most: float = inf) -> SeedRun:
-        """A run, from the seconds of the requests that count, in simulated time."""
-        ttft_s, tpot_s = ttft_s * traffic.stretch, tpot_s * traffic.stretch
+    def of(cls, run: Latencies, traffic: Traffic) -> SeedRun:
+        """A run with the limits of the traffic, and with times longer by its stretch."""
+        ttft_s, tpot_s = run.ttft_s * traffic.stretch, run.tpot_s * traffic.stretch
         good = within_limits(ttft_s, tpot_s, *(each and each.seconds for each in traffic.limits))
         limited = tuple(map(_limited, traffic.limits, (ttft_s, tpot_s)))
         figures = latency_spread(ttft_s) or NONE, latency_spread(tpot_s) or NONE
-        return cls(*figures, (limited[0], limited[1]), float(good.mean()), (ttft_s, tpot_s), most)
+        return cls(*figures, (limited[0], limited[1]), float(good.mean()), (ttft_s, tpot_s), run.most)
 
 
 # Relative error of a simulated largest rate: two standard deviations over seeds (docs/dev/checks.md).
@@ -107,18 +118,18 @@ class Trial(Record):
     """Runs of one plan with different seeds, and the verdict on its `limits`.
 
     The verdict is a group sequential test by repeated confidence intervals (Jennison and Turnbull, Journal of
-    the Royal Statistical Society B 51, 1989, 305). Requests of one run wait for one another, so runs with
-    different seeds are the independent observations. At each of `LOOKS` Student's t bounds each limited
-    statistic: a limit above the upper bound is met, one below the lower bound is missed. A look spends
-    `parts` of `ERROR`, and early tests spend the least, because short series of skewed values need it. By
-    Bonferroni's inequality the probability that any look is wrong is at most the sum of the parts, for any
-    dependence between tests.
+    the Royal Statistical Society B 51, 1989, 305). The requests of one run wait for one another, so only runs
+    with different seeds are independent observations. At each of `LOOKS`, Student's t gives bounds for each
+    limited statistic. A limit above the upper bound is met, and a limit below the lower bound is missed. Each
+    test uses `parts` of `ERROR`. Early tests use the smallest parts, because bounds from few, skewed values
+    need more room. By Bonferroni's inequality, the probability that any test is wrong is at most the sum of
+    the parts, even if the tests depend on each other.
 
-    A statistic is computed over all runs together, and its spread is that of the single runs around it
-    (sectioning: Asmussen and Glynn, Stochastic Simulation, 2007, III.5a). The bias of a quantile is then that
-    of one run with the length of all runs. The spread is that of logarithms, which are less skewed. The
-    bounds assume normal values, which long runs approach by the central limit theorem for means and
-    quantiles.
+    A statistic is computed over all runs together, and its spread is the spread of the single runs around it
+    (sectioning: Asmussen and Glynn, Stochastic Simulation, 2007, III.5a). The bias of a quantile is then the
+    same as in one run with the length of all runs. The spread is computed from logarithms, which are less
+    skewed. The bounds assume normal values, which long runs approach by the central limit theorem for means
+    and quantiles.
     """
 
     runs: tuple[SeedRun, ...]
@@ -158,7 +169,7 @@ class Trial(Record):
         return whole * expm1(self._spread(values, whole))
 
     def _spread(self, values: Sequence[float], whole: float) -> float:
-        """Half the width of the interval of the value's logarithm; NaN of one run."""
+        """Half the width of the interval of the value's logarithm; NaN for one run."""
         count = len(values)
         if count == 1 or not whole > 0 or not min(values) > 0:
             return nan
@@ -193,7 +204,7 @@ class Trial(Record):
         """The number of requests over which a limited latency is correlated, by batch means (Law, 2015,
         9.5.3).
 
-        The variance of a mean of n values is this many times that of n independent ones.
+        The variance of a mean of n values is larger by this factor than for n independent values.
         """
         found = [1.0]
         for which, limit in enumerate(self.limits):
@@ -205,13 +216,15 @@ class Trial(Record):
         return float(np.mean(found[1:])) if len(found) > 1 else 1.0
 
     def usage(self, which: int) -> float:
-        """The share of the limit of TTFT (0) or TPOT (1) that is used at most; 0 without a limit."""
+        """The share of the limit of TTFT (0) or TPOT (1) that is used, at the upper bound; 0 without a
+        limit.
+        """
         limit = self.limits[which]
         return self.upper(which) / limit.seconds if limit else 0.0
 
     @cached_property
     def over(self) -> float:
-        """The largest share of a limit that is used; above 1 the limit is not certainly met."""
+        """The largest used share of a limit; above 1, the limit is not met with certainty."""
         return max(map(self.usage, range(len(self.limits))))
 
     def verdict_on(self, which: int) -> str:
@@ -231,15 +244,15 @@ class Trial(Record):
 
 
 def worst(*verdicts: str) -> str:
-    """The verdict on all limits together: missed if one is missed, and met if all are met."""
+    """The verdict on all limits together: missed if any limit is missed, and met if all are met."""
     return next(verdict for verdict in (MISSES, UNDECIDED, MEETS) if verdict in verdicts)
 
 
 def rate_verdict(largest: float | None, traffic: Traffic) -> str:
-    """Whether a plan with a stable rate of `largest` requests/s serves the rate with its headroom.
+    """Whether a plan with a stable rate of `largest` requests/s can serve the rate with its headroom.
 
-    None if the value is clearly within or beyond the limit. Without headroom, a rate within the error of the
-    largest one is undecided.
+    Whether the limit is met; None if the value is too close to it. Without headroom, a rate within the error
+    of the largest one is undecided.
     """
     error = 0.0 if traffic.headroom else RATE_ERROR
     if largest is None or largest >= traffic.stable_rate * (1 + error):
@@ -253,8 +266,8 @@ def decide(
     """Simulate seeds of the traffic until a test of the runs so far gives a verdict.
 
     The first `SEEDS` seeds always run; more run only if `patient`, up to the largest number in `LOOKS`. `run`
-    simulates a seed with a number of requests. If the first runs do not decide a limit, it is close,
-    and later runs are as long as their correlation requires.
+    simulates a seed with a number of requests. If the first runs do not decide a limit, the value is close to
+    it, and later runs are as long as the correlation of latencies requires.
     """
     seeds = traffic.seeds
     runs = [first, *(run(seed, requests) for seed in seeds[1:SEEDS])]
@@ -281,9 +294,11 @@ def as_it_is(room: Capacity) -> Capacity:
 
 
 class Replica:
-    """A simulated replica of a structure; `steps` are estimated once for all runs and settings.
+    """A simulated replica of a structure; `steps` are step times that are estimated once for all runs and
+    settings.
 
-    `room` relaxes the engine's capacity.
+    `room` increases the capacity of the engine. Limits and headroom of the traffic do not change runs, so
+    searches that differ only in these share the replica.
     """
 
     def __init__(
@@ -296,23 +311,29 @@ class Replica:
         self.structure, self.traffic, self.room = structure, traffic, room
         self.steps = steps or step_times(structure.program, structure.model, structure.drafts)
         self._profiles: dict[tuple[int, int], Profile] = {}
+        self._runs: dict[tuple[int, int, float, int, int], Latencies] = {}
 
-    def run(self, chunk: int, batch: int, replicas: float, seed: int, requests: int) -> SeedRun:
+    def run(self, chunk: int, batch: int, replicas: float, seed: int, requests: int) -> Latencies:
         """Simulate requests on one of the replicas, or on several if the router considers loads.
 
         A fractional replica gets its part of the requests if the router does not consider loads. InputError
         if a request does not fit.
         """
-        traffic, profile = replace(self.traffic, requests=requests), self.profile(chunk, batch)
+        key = chunk, batch, replicas, seed, requests
+        if key not in self._runs:
+            traffic = replace(self.traffic, requests=requests)
+            self._runs[key] = self._run(self.profile(chunk, batch), traffic, replicas, seed)
+        return self._runs[key]
+
+    def _run(self, profile: Profile, traffic: Traffic, replicas: float, seed: int) -> Latencies:
         if not ROUTERS[traffic.router].blind and replicas > 1:
             return self._together(profile, traffic, replicas, seed)
         load = self._load(profile, traffic.alone(replicas, seed))
         server = serve(self.steps, profile.policy, self.room(profile.capacity(load.longest)), load)
         found = Simulation.of(profile, server, load)
-        ttft_s, tpot_s = traffic.steady(found.ttft_s), traffic.steady(found.tpot_s)
-        return SeedRun.of(ttft_s, tpot_s, traffic, _at_once(server))
+        return Latencies(traffic.steady(found.ttft_s), traffic.steady(found.tpot_s), _at_once(server))
 
-    def _together(self, profile: Profile, traffic: Traffic, replicas: float, seed: int) -> SeedRun:
+    def _together(self, profile: Profile, traffic: Traffic, replicas: float, seed: int) -> Latencies:
         """A run of several replicas, up to `UNIT` of them, with their share of the traffic."""
         many = min(int(replicas), UNIT)
         load = self._load(profile, traffic.load(replicas / many, seed, many))
@@ -320,23 +341,23 @@ class Replica:
         one = server_of(self.steps, profile.policy, room, load, RequestTimeline(load.arrival_s.tolist()))
         dealt = run_replicas(one, ROUTERS[traffic.router](many, load, room), load)
         found = ReplicaSimulation.of_run(profile, dealt, load)
-        return SeedRun.of(traffic.steady(found.ttft_s), traffic.steady(found.tpot_s), traffic)
+        return Latencies(traffic.steady(found.ttft_s), traffic.steady(found.tpot_s))
 
     def _load(self, profile: Profile, load: Load) -> Load:
-        """The requests up to the longest one of the plan.
+        """The requests that are not longer than the longest request of the plan.
 
-        In a long run, a distribution without a largest value eventually draws longer ones.
+        In a long run, a distribution without a largest value eventually gives longer requests.
         """
         of = self.traffic.every
         fits = (load.prompt <= of.prompt.max()) & (load.prompt + load.generate <= of.longest)
         return profile.admitted(load if fits.all() else load.only(fits))
 
     def largest_rate(self, chunk: int, batch: int) -> float:
-        """The largest stable rate of a replica in requests per second."""
+        """The largest stable rate of a replica in requests per second, with step times as estimated."""
         profile = self.profile(chunk, batch)
         load = profile.admitted(self.traffic.spread(SATURATION))
         room = self.room(profile.capacity(load.longest))
-        return saturation_rate(self.steps, profile.policy, room, load) / self.traffic.stretch
+        return saturation_rate(self.steps, profile.policy, room, load)
 
     def profile(self, chunk: int, batch: int) -> Profile:
         """The replica with a setting, as a server that runs loads."""
@@ -369,8 +390,8 @@ def pool_latencies(
 ) -> tuple[Array, Array]:
     """TTFT and TPOT of each request that is short enough, in seconds; NaN for the TPOT of a single token.
 
-    `servers` are the numbers of prefill and decode servers, to which a `blind` router sends prompts and
-    caches. InputError for a request that does not fit on a server.
+    `servers` contains the numbers of prefill and decode servers, to which a `blind` router (which ignores
+    loads) sends prompts and caches. InputError for a request that does not fit on a server.
     """
     load = pools.decode.short(pools.prefill.short(load))
     (read, rest), goes_on = pools.halves(load), load.generate > 1
@@ -411,8 +432,8 @@ def _first_tokens(pools: Pools, read: Load, sender: Array) -> Array:
 def _sent(
     pools: Pools, load: Load, routers: tuple[Router, Router], sender: Array, first_s: Array
 ) -> tuple[Array, Array]:
-    """The time at which the cache of each request reaches its decode server, and the server; -1 for a single
-    token.
+    """For each request, the time at which its cache reaches a decode server, and the server; -1 for requests
+    with a single token.
 
     Caches are routed and sent in the order of first tokens; each occupies the links of its sender and
     receiver.

@@ -27,19 +27,19 @@ from .rows import Array
 
 
 class MeasurementMethod(NamedTuple):
-    """The method of a measured closed loop, in which all users start together.
+    """How a closed loop was measured; all users start together.
 
-    0 and None are the engine's defaults.
+    For 0 and None, the engine's defaults apply.
 
     - `rounds`: Requests per user.
-    - `shortest`: Lengths are uniform between this share of the longest and the longest.
+    - `shortest`: Lengths are uniform between this share of the longest length and the longest length.
     - `apart_s`: The shortest time in seconds between two requests.
     - `ahead`: Whether the engine schedules a step while the previous one runs.
-    - `patience`, `enough`: Prompts wait this number of decode steps, or until a step has this share of its
-      tokens.
+    - `patience`, `enough`: Prompts wait for this number of decode steps, or until a step has this share of
+      its tokens.
     - `utilization`: The share of the memory that the engine uses.
     - `graphs`: The largest number of decodes in a CUDA graph.
-    - `receive`: Decode steps from one check for new requests to the next.
+    - `receive`: The server looks for new requests every this number of decode steps.
     """
 
     rounds: int = 10
@@ -61,14 +61,16 @@ class MeasurementMethod(NamedTuple):
 
 
 def has_simulator(job: Workload) -> bool:
-    """Whether the simulator has the policy of the engine, and the program is one server of one stage."""
+    """Whether the simulator has the policy of the engine, and the program runs on one server with one
+    stage.
+    """
     ranks, _ = independent_ranks(job.program)
     return has_policy(job) and ranks == len(job.program.entries) == 1
 
 
 @dataclass(frozen=True, eq=False)
 class InteractiveRun(Record):
-    """A simulated closed loop of `users` users of a workload, by the method of a measurement."""
+    """A simulated closed loop of `users` users of a workload, as it was measured."""
 
     job: Workload
     users: int
@@ -92,7 +94,7 @@ class InteractiveRun(Record):
 
     @cached_property
     def load(self) -> Load:
-        """The requests of the users, equal for all rows with equal settings."""
+        """The requests of the users; rows with equal settings have the same requests."""
         count, job = self.users * self.manner.rounds, self.job
         lengths = (self._range(tokens) for tokens in (job.length, job.generate))
         return replace(sample_load(count, *lengths, users=self.users), apart_s=self.manner.apart_s)
@@ -105,7 +107,7 @@ class InteractiveRun(Record):
 
     @cached_property
     def server(self) -> Server:
-        """The server after it has completed all requests."""
+        """The server, after it has completed all requests."""
         job, load = replace(self.job, max_model_len=int(self.load.written.max()) + 2), self.load
         room, fills = engine_capacity(job), engine_policy(job)
         check_load(load, room, fills)
@@ -124,7 +126,7 @@ class InteractiveRun(Record):
         return self.server.prices.recorded.prefills
 
     def weights(self, metric: str) -> Array:
-        """The contribution of a second of each event to the figure."""
+        """How much a second of each event adds to the figure."""
         if metric == "ttft":
             begin, end, each = self._arrival_s, self._first_s, np.ones(self.users * self.manner.rounds)
         else:
@@ -146,7 +148,7 @@ class InteractiveRun(Record):
 
 
 def _before(times: Array, each: Array, at: Array) -> Array:
-    """For each time in `at`, the sum of `each` over the entries of `times` up to it."""
+    """For each time in `at`, the sum of the entries of `each` whose `times` are not later."""
     order = np.argsort(times)
     sums = np.concatenate([[0.0], np.cumsum(each[order])])
     return np.asarray(sums[np.searchsorted(times[order], at, side="right")])

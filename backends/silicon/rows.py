@@ -1,9 +1,9 @@
 """Measured rows from CSV files: reading, error statistics, facts about sources, and device names.
 
 Order of the file: `read_rows` reads columns and reports bad rows by number. `error_statistics` computes
-errors, and `group_folds` holds groups of shapes out of a fit. `add_facts` adds facts from `sources.yaml`.
-`DeviceLookup` finds the device for a name in a table: in a YAML file next to the table, otherwise among the
-bundled devices.
+errors, and `group_folds` divides rows into parts so that groups of shapes are held out of a fit. `add_facts`
+adds facts from `sources.yaml`. `DeviceLookup` finds the device for a name in a table: in a YAML file next to
+the table, otherwise among the bundled devices.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ LONGEST_US = 1e9
 
 
 class Column(NamedTuple):
-    """A column of numbers: its range, whether it contains integers, and the value of an empty cell.
+    """A column of numbers: its range, whether it contains integers, and the value that stands for an empty
+    cell.
 
-    A column with a value for empty cells may be absent. `reads` converts a cell, and `kind` names its type in
-    errors.
+    If a column has a value for empty cells, it may be missing. `reads` converts the text of a cell, and
+    `kind` is the name of its type in errors.
     """
 
     low: float = 1
@@ -90,14 +91,14 @@ def read_rows(
 ) -> Table:
     """Read a CSV file.
 
-    A row with a bad cell is omitted and listed in `problems` with the reason. Row 1 is the first below the
-    header.
+    If a row has a bad cell, it is omitted and listed in `problems` with the reason. The first row below the
+    header is row 1.
 
     Args:
         path: The file.
         numbers: Columns of numbers.
-        words: Columns of text that must exist.
-        more: Columns of text that may be absent.
+        words: Columns of text that are required.
+        more: Columns of text that may be missing.
 
     Raises:
         InputError: A required column is missing, or a column occurs twice.
@@ -108,7 +109,7 @@ def read_rows(
             needed = [n for n, column in numbers.items() if column.empty is None]
             twice = next((c for c in (*numbers, *words, *more) if list(header).count(c) > 1), None)
             if twice:
-                raise InputError(f"{path.name}: column {twice} is there more than once")
+                raise InputError(f"{path.name}: column {twice} occurs more than once")
             missing = [c for c in (*needed, *words) if c not in header]
             if missing:
                 near = suggest(missing[0], header) or f"; it has {', '.join(map(str, header)) or 'none'}"
@@ -158,7 +159,9 @@ def _number(cell: str | None, name: str, column: Column) -> float:
 
 
 class ErrorStatistics(NamedTuple):
-    """Statistics of (predicted − measured)/measured: number, mean and median size, bias, 90th percentile."""
+    """Statistics of (predicted − measured)/measured: number, mean and median of the absolute values, bias,
+    90th percentile.
+    """
 
     n: int
     mape: float
@@ -168,7 +171,7 @@ class ErrorStatistics(NamedTuple):
 
 
 def error_statistics(predicted: Array, measured: Array) -> ErrorStatistics:
-    """Statistics of the relative errors of `predicted`; NaN for no rows.
+    """Statistics of the relative errors of `predicted`; NaN without rows.
 
     >>> [round(e, 3) for e in error_statistics(np.array([1.1, 0.9, 1.0, 1.2]), np.ones(4))]
     [4, 0.1, 0.1, 0.05, 0.17]
@@ -182,7 +185,7 @@ def error_statistics(predicted: Array, measured: Array) -> ErrorStatistics:
 
 
 def group_folds(groups: Sequence[object], *, folds: int = 5, seed: int = 0) -> Iterator[tuple[Array, Array]]:
-    """Pairs of row numbers to fit and to evaluate. The rows of a group are in one part together.
+    """Pairs of the indices of rows to fit and of rows to evaluate. All rows of a group are in the same part.
 
     Each row is evaluated once. With fewer groups than folds, there is one fold per group.
 
@@ -241,7 +244,7 @@ def add_facts(table: str, rows: Table) -> Table:
 
 
 def _among(cells: Array, words: Any) -> Array:
-    """Whether each cell matches a pattern of an entry."""
+    """Whether each cell matches a pattern in an entry."""
     if cells.dtype != object:
         return np.isin(cells, words)
     patterns = [str(word).lower() for word in (words if isinstance(words, list) else [words])]
@@ -272,7 +275,8 @@ def engine_name(framework: str) -> str:
 
 
 def engine_at_version(framework: str, version: str = "") -> str:
-    """An engine with its version, as in `--engine`. `version` applies if the framework name has none.
+    """An engine with its version, in the form of `--engine`. `version` is used if the name of the framework
+    contains none.
 
     >>> engine_at_version("vllm-0.24.0"), engine_at_version("trtllm-nan", "1.0"), engine_at_version("SGLang")
     ('vllm@0.24.0', 'trtllm@1.0', 'sglang')
@@ -283,7 +287,7 @@ def engine_at_version(framework: str, version: str = "") -> str:
 
 
 def kernel_source(framework: str, kernel: str = "") -> str:
-    """An engine, with the name of its kernel if given.
+    """An engine, and the name of its kernel if there is one.
 
     >>> kernel_source("vllm-0.24.0"), kernel_source("SGLang", "triton")
     ('vllm', 'sglang-triton')
@@ -295,7 +299,9 @@ def kernel_source(framework: str, kernel: str = "") -> str:
 
 
 class DeviceLookup:
-    """Devices by name, from YAML files in `folder` first, then from the bundled ones. Each is read once."""
+    """Devices by name, from YAML files in `folder` first, then from the bundled ones. Each file is read only
+    once.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -319,10 +325,12 @@ class DeviceLookup:
         return Path(name) if name.endswith((".yaml", ".yml")) and "\0" not in name else None
 
     def base(self, device: Device, name: str, target: str) -> str:
-        """The value of `extend` for a file `target` that extends `device`; `name` for a bundled device."""
+        """The value of `extend` in a file `target` that extends `device`; for a bundled device, this is its
+        name.
+        """
         path = next((k for k, d in self.known.items() if d is device and isinstance(k, Path)), None)
         if path is None:
             return name
         if path == Path(target).resolve():
-            raise InputError(f"{target}: is what the fit builds on, write to another file")
+            raise InputError(f"{target}: is the file that the fit extends; write to another file")
         return os.path.relpath(path, Path(target).resolve().parent)

@@ -24,8 +24,8 @@ FULL = 2  # multiple of the concurrent requests beyond which users only wait
 def simulate_loop(job: Workload, users: int, lengths: str) -> LoopFigures | None:
     """Simulate users who start together; None if the engine's policy is not known.
 
-    Users beyond `FULL` times the requests that fit in memory do not change the behavior of the server: each
-    waits for one more response. Little's law accounts for them.
+    If there are more users than `FULL` times the requests that fit in memory, the others do not change the
+    behavior of the server: each of them waits for one more response. Little's law accounts for them.
     """
     if not has_policy(job):
         return None
@@ -57,7 +57,7 @@ def _figures(job: Workload, users: int, lengths: str) -> tuple[float, LoopFigure
 
 
 def loop_simulation(job: Workload, users: int, lengths: str) -> Simulation:
-    """The simulation of users with the prompts, outputs and limits of a workload."""
+    """The simulation of users whose prompts, outputs and limits are those of a workload."""
     generate = spread_lengths(job.generate) if lengths == "spread" else job.generate
     load = sample_load(closed_loop_requests(users), job.length, generate, users=users)
     load = replace(load, cached=np.full(len(load), job.cached))
@@ -73,7 +73,7 @@ def loop_simulation(job: Workload, users: int, lengths: str) -> Simulation:
 
 
 def _splits(job: Workload) -> bool:
-    """Whether prompts are longer than a step of an engine that reads them whole by default."""
+    """Whether prompts are longer than a step, for an engine that prefills whole prompts by default."""
     return not engine_policy(job).chunked and job.length - job.cached > (job.budget or LONGEST)
 
 

@@ -1,4 +1,4 @@
-"""Several servers in the order of time: arrivals, replicas, prefill and decode servers.
+"""Several servers, simulated in the order of time: arrivals, replicas, prefill and decode servers.
 
 Order of the file: the event queue (`Events`), the arrival of requests at fixed times, after responses or as
 later turns of sessions (`schedule_arrivals`), replicas (`run_replicas`), prefill and decode servers with
@@ -36,14 +36,14 @@ ANSWER, ARRIVAL = 0, 1  # responses precede other events at equal times
 
 
 class Events:
-    """Pending arrivals and responses. An event occurs once all servers have been simulated up to its time."""
+    """Future arrivals and responses. An event occurs once all servers have been simulated up to its time."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, int, Callable[[float], None]]] = []
         self._numbers = count()
 
     def at(self, time_s: float, kind: int, act: Callable[[float], None]) -> None:
-        """Schedule a call of `act` with the time. Events of equal time and kind run in the order of
+        """Schedule a call of `act`, which gets the time. Events of equal time and kind run in the order of
         scheduling.
         """
         heappush(self._heap, (time_s, kind, next(self._numbers), act))
@@ -56,9 +56,9 @@ class Events:
     def run(self, servers: Sequence[Server], linked: bool) -> None:
         """Run all events until no server has work left.
 
-        Servers are `linked` if a response of one may cause a request to another. Then the server that is
-        behind the most runs first, up to the next server's time. Otherwise each runs to the next event
-        separately.
+        Servers are `linked` if a response of one server may cause a request to another. In this case, the
+        server whose time is earliest runs first, up to the time of the next server. Otherwise, each server
+        runs to the next event separately.
         """
         while True:
             if linked:
@@ -73,7 +73,7 @@ class Events:
             act(time_s)
 
     def _advance_in_order(self, servers: Sequence[Server]) -> None:
-        """Run all steps that begin before the next event, which a response may move forward.
+        """Run all steps that begin before the next event; a response may move this event forward.
 
         Steps that begin at equal times run in the order of servers, and so do the requests that they cause.
         """
@@ -92,10 +92,10 @@ OnRequest = Callable[[int, float], None]  # called with a request and the time i
 def schedule_arrivals(
     load: Load, arrival_s: list[float], come: OnRequest, events: Events
 ) -> OnRequest | None:
-    """Schedule a call of `come` for each request of a load at its arrival, and record the time in
+    """For each request of a load, schedule a call of `come` at its arrival, and record the time in
     `arrival_s`.
 
-    Returns the function to call when a request completes or is given up; None if responses cause no requests.
+    Returns a function to call when a request completes or is given up; None if responses cause no requests.
     """
     if load.users is not None:
         return _closed_loop(load, arrival_s, come, events)
@@ -107,7 +107,9 @@ def schedule_arrivals(
 
 
 def _closed_loop(load: Load, arrival_s: list[float], come: OnRequest, events: Events) -> OnRequest:
-    """Each user sends a request after a response. Requests reach the server at least `apart_s` apart."""
+    """In a closed loop, each user sends a request after a response. Requests reach the server at least
+    `apart_s` apart.
+    """
     requests, front_s = iter(range(len(load))), 0.0
 
     def ask(_: int, time_s: float) -> None:
@@ -123,7 +125,7 @@ def _closed_loop(load: Load, arrival_s: list[float], come: OnRequest, events: Ev
 
 
 def _later_turns(load: Load, arrival_s: list[float], come: OnRequest, events: Events) -> OnRequest:
-    """Each turn of a session after the first arrives `think_s` after the previous response."""
+    """In a session, each turn after the first arrives `think_s` after the previous response."""
     assert load.think_s is not None
     think_s: list[float] = load.think_s.tolist()
     next_turn = {before: turn for turn, before in enumerate(load.after.tolist()) if before >= 0}
@@ -142,8 +144,8 @@ def _later_turns(load: Load, arrival_s: list[float], come: OnRequest, events: Ev
 class RunningReplicas:
     """Equal servers, and the router that sends requests to them.
 
-    `place` is the replica of each request, -1 if it was sent to none. `unanswered` counts the unfinished
-    requests of each replica. `answered` is called at the time when a request ends or is given up.
+    `place` is the replica of each request; -1 if it was not sent to any. `unanswered` counts the unfinished
+    requests of each replica. `answered` is called when a request ends or is given up, with the time.
     """
 
     def __init__(self, first: Server, router: Router, events: Events) -> None:
@@ -160,7 +162,7 @@ class RunningReplicas:
         self.servers[self.choose(request)].come(request, time_s)
 
     def choose(self, request: int) -> int:
-        """The replica that the router chooses for a request, which counts there from now on."""
+        """The replica that the router chooses for a request; from now on, the request counts there."""
         number = self.router.choose(request, self.unanswered)
         self.place[request] = number
         self.unanswered[number] += 1
@@ -169,8 +171,8 @@ class RunningReplicas:
     def _ends(self, number: int, request: int) -> None:
         """A server has simulated the end of a request, possibly ahead of the other servers.
 
-        The request counts as unfinished until they have reached this time. If the response causes another
-        request, the server stops there, because this request may arrive at it.
+        The request counts as unfinished until the other servers have reached this time. If the response
+        causes another request, the server stops there, because this request may arrive at it.
         """
         server = self.servers[number]
         self.events.at(server.now, ANSWER, partial(self._leaves, number, request))
@@ -199,8 +201,8 @@ class RunningPools:
     """Replicas that prefill, replicas that decode, and their links.
 
     Each server has one link, which carries one cache at a time, in the order of completed prefills. A
-    transfer occupies the links of sender and receiver for the `seconds` of its request. `sent_s` is its start
-    and `came_s` its end, by request.
+    transfer occupies the links of sender and receiver for the `seconds` of its request. `sent_s` is the start
+    and `came_s` the end of the transfer, by request.
     """
 
     def __init__(
@@ -220,9 +222,9 @@ class RunningPools:
             server.since_s = prefill.servers[0].course.arrival_s
 
     def _is_read(self, request: int, time_s: float) -> None:
-        """A prefill server has made the first token: its cache is sent to a decode server.
+        """A prefill server has computed the first token, so the cache is sent to a decode server.
 
-        The cache is not sent if no token remains to decode, or if the client has left.
+        The cache is not sent if there is no further token to decode, or if the client has left.
         """
         seconds = self.seconds[request]
         if seconds is None or self.prefill.servers[0].over(request, time_s):
@@ -240,7 +242,7 @@ class RunningPools:
 def run_pools(
     first: tuple[Server, Server], routers: tuple[Router, Router], load: Load, seconds: list[float | None]
 ) -> RunningPools:
-    """Prefill servers and decode servers like these two, after all requests of a load.
+    """Prefill servers and decode servers that equal these two servers, after all requests of a load.
 
     `seconds` is the transfer time of each request's cache; None for requests with one token, which do not
     decode.
@@ -260,7 +262,7 @@ def run_pools(
 
 @pause_gc()
 def serve(prices: StepTimes, policy: Policy, capacity: Capacity, load: Load) -> Server:
-    """A server after all requests of a load; its `course` has their times."""
+    """A server after all requests of a load; its `course` contains the times of the requests."""
     course = RequestTimeline(load.arrival_s.tolist())
     server = server_of(prices, policy, capacity, load, course)
     if load.users is not None or load.sessions is not None:

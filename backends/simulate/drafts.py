@@ -1,6 +1,6 @@
-"""Drafts of a simulated server: their number per step, their source, and their acceptance.
+"""Drafts of a simulated server: their number per step, where they come from, and their acceptance.
 
-`Drafts` is the record; the tables above it list what engines refuse, with the source of each rule.
+`Drafts` is the record; the tables above it list what engines refuse, each with its source.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Drafts(NamedTuple):
     """A step verifies `tokens` drafts of each sequence; `verify` is the program with logits at all positions.
 
     A draft is accepted with probability `acceptance` if all earlier ones were. The program `drafter`
-    generates one draft per step. The default is the layer in the phase `draft` of the program; without it,
-    drafts are free.
+    generates one draft per step. The default drafter is the phase `draft` of the program; without it, drafts
+    take no time.
     """
 
     tokens: int
@@ -88,7 +88,7 @@ class Drafts(NamedTuple):
 
     @property
     def programs(self) -> tuple[Program, ...]:
-        """The programs that verify and generate drafts."""
+        """The two programs: one verifies drafts, the other generates them."""
         return (self.verify,) if self.drafter is None else (self.verify, self.drafter)
 
     def of_programs(self, verify: Program, drafter: Program | None = None) -> Drafts:
@@ -96,7 +96,7 @@ class Drafts(NamedTuple):
         return self._replace(verify=verify, drafter=drafter)
 
     def kind(self, program: Program) -> str:
-        """The kind of drafter: a model, a layer, or a lookup."""
+        """The kind of drafter: a model, a layer, or lookup in the prompt."""
         return draft_kind(program, self.drafter)
 
     def made_by(self, program: Program) -> str:
@@ -110,7 +110,7 @@ class Drafts(NamedTuple):
         return int(Report(self.drafter, model.device, batch=1, new=1, context=0, model=model).weight_bytes)
 
     def share(self, program: Program) -> float:
-        """The share of the memory for caches that the program has; the draft model has the rest."""
+        """The program's share of the memory for caches; the draft model has the rest."""
         if self.drafter is None:
             return 1.0
         own, small = (_each(of) for of in (program, self.drafter))
@@ -122,7 +122,7 @@ class Drafts(NamedTuple):
         return replace(job, reserve_bytes=job.reserve_bytes + self.kept_bytes(of))
 
     def share_of(self, program: Program, model: DeviceCostModel, batch: int, context: int) -> float:
-        """The share of a step that generates drafts, with `batch` sequences at a context."""
+        """The share of a step that is spent on drafts, with `batch` sequences at a context."""
         drafter = draft_program(program, self.drafter)
         if drafter is None:
             return 0.0
@@ -147,7 +147,7 @@ class Drafts(NamedTuple):
 
 
 def _each(program: Program) -> float:
-    """Cache bytes per token of a rank, on the fullest stage, if all layers retain the token."""
+    """Cache bytes of a token on one rank of the fullest stage, if all layers keep the token."""
     at = Binding(B=1, T=0, C=FAR)
     return (
         max(float(at(size)) for size in reserved_bytes(program.phase("decode"), policy("unified", 1))) / FAR

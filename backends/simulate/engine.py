@@ -1,8 +1,8 @@
 """Engines to simulate: policy, capacity and step times, on one server or in pools.
 
-Order of the file: policy and capacity of the engine of a workload (`engine_policy`, `engine_capacity`), the
-supported combinations of prefill and decode servers (`check_pools`), `Profile`, an engine that serves a
-program on a device and runs load after load, and `Pools`, prefill and decode servers with a link.
+Order of the file: the policy and capacity of an engine (`engine_policy`, `engine_capacity`); which prefill
+and decode servers can be combined (`check_pools`); `Profile`, an engine that serves a program on a device and
+simulates loads; and `Pools`, prefill and decode servers with a link.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def engine_capacity(job: Workload, drafts: Drafts | None = None) -> Capacity:
     block = min((group.tokens for group in pages.groups), default=pool.rule.block)
     if total < pages.state + (pages.groups != ()):
         where = f"{job.program.devices} × {job.device.name}"
-        raise InputError(f"does not fit: {job.program.name} on {where} leaves no room for caches")
+        raise InputError(f"does not fit: {job.program.name} on {where} leaves no memory for caches")
     if (sequences := min(pool.sequences, pool.tokens // rows)) < 1:
         asked = f"a step verifies {rows:,} tokens of a sequence, and has {pool.tokens:,}"
         raise InputError(f"draft_tokens: {rows - 1}; {asked}")
@@ -106,7 +106,9 @@ def cost_model_of(job: Workload) -> DeviceCostModel:
 
 
 def check_load(load: Load, room: Capacity, fills: Policy) -> None:
-    """InputError for requests that can never run: too long for the cache, or for a step without chunks."""
+    """InputError for requests that can never run: they are too long for the cache, or for a step without
+    chunks.
+    """
     _within("the cache", load.reserved + room.rows - 1, max_request_tokens(room, fills, load.shares))
     if not fills.chunked:
         unread = load.prompt if load.shares else load.prompt - load.cached
@@ -124,12 +126,12 @@ def max_request_tokens(room: Capacity, fills: Policy, shares: bool = False) -> i
 
 
 def _within(what: str, tokens: Array, most: int, hint: str = "") -> None:
-    """InputError for requests with more tokens; it names the first five by number."""
+    """InputError for requests with more tokens; the message lists the first five by number."""
     long = np.flatnonzero(tokens > most)
     if long.size:
         rows = ", ".join(f"{i + 1:,} of {tokens[i]:,} tokens" for i in long[:5])
         more = f" and {long.size - 5:,} more" if long.size > 5 else ""
-        raise InputError(f"does not fit: {what} holds {most:,} tokens at most; request {rows}{more}{hint}")
+        raise InputError(f"does not fit: {what} holds at most {most:,} tokens; request {rows}{more}{hint}")
 
 
 def _pool(job: Workload) -> KvPool:
@@ -151,7 +153,9 @@ def check_pools(engine: str, prefill: Program, decode: Program) -> None:
     kept = [(p.cache_bytes(0), p.cache_bytes(SOME)) for p in (prefill, decode)]
     if prefill.facts.get("architecture") != decode.facts.get("architecture") or kept[0] != kept[1]:
         each = " and ".join(f"{p.name} keeps {p.kv_cache_bytes_per_token:,}" for p in (prefill, decode))
-        raise InputError(f"pools: both serve one model with caches of one type; {each} bytes a token")
+        raise InputError(
+            f"pools: both servers must have the same model and caches of one dtype; {each} bytes a token"
+        )
     few, many = sorted((prefill.parallelism.tp, decode.parallelism.tp))
     if many % few:
         why = "ranks of one side share those of the other evenly"
@@ -169,13 +173,13 @@ def check_drafts(prefill: Profile, decode: Profile) -> None:
     one, two = (side.drafts and side.drafts.made_by(side.job.program) for side in (prefill, decode))
     if one != two:
         each = " and ".join(repr(by or "no drafts") for by in (one, two))
-        raise InputError(f"pools: both have the same thing draft, or nothing; here it is {each}")
+        raise InputError(f"pools: both servers must have the same drafter, or none; got {each}")
     if decode.drafts and (why := POOLS.get((decode.policy.name, decode.drafts.kind(decode.job.program)))):
         raise InputError(f"draft_tokens: {decode.drafts.tokens}; {why}")
 
 
 def _differ(prefill: Program, decode: Program) -> str:
-    """The splits as text, if they differ and caches are split over ranks."""
+    """The splits as text, if they differ and the caches are divided among ranks."""
     one, two = prefill.parallelism.tp, decode.parallelism.tp
     whole = all(rank_bytes(p, 1, SOME) == p.cache_bytes(SOME) for p in (prefill, decode))
     return "" if one == two or whole else f"; here it is {one} and {two}"
@@ -232,9 +236,9 @@ REPLICAS = 1000  # at most
 class Profile(Immutable):
     """An engine that serves a program on a device, with the limits of a `job`; `run` simulates a load.
 
-    Engines run independent data-parallel ranks as `ranks` separate servers; job, drafts and step times then
-    belong to one of them. Tables of step times are cached between runs. `priced` are the step times of
-    another profile with equal steps.
+    Independent data-parallel ranks run as `ranks` separate servers; job, drafts and step times then describe
+    one of them. Tables of step times are cached between runs. `priced` are step times of another profile with
+    equal steps, which are used again.
     """
 
     job: Workload
@@ -262,8 +266,8 @@ class Profile(Immutable):
     def of(self, longest: int, prompt: int = 0) -> Workload:
         """The job for requests of up to `longest` tokens, for which some engines reserve memory.
 
-        An engine that mixes whole prompts with decodes gets a step budget of one `prompt` and all sequences,
-        unless the budget is stated: with a prompt that fills the step no sequence could decode.
+        If an engine mixes whole prompts with decodes, a step has space for one `prompt` and all sequences,
+        unless the budget is stated. Otherwise, no sequence could decode in a step that the prompt fills.
         """
         job = replace(self.job, max_model_len=max(longest, 2))
         whole = self.policy.mixes and not self.policy.chunked and job.chunked_prefill is None
@@ -286,7 +290,7 @@ class Profile(Immutable):
         return step_times(self.job.program, cost_model_of(self.job), self.drafts)
 
     def decoding(self) -> Profile:
-        """The profile of a decode server: prompts of preempted requests are prefilled next to decodes."""
+        """The profile of a decode server: if a request was preempted, its prefill runs in mixed steps."""
         other = object.__new__(Profile)
         vars(other).update(vars(self) | {"policy": replace(self.policy, mixes=True), "_prices": self._prices})
         return other
@@ -314,7 +318,7 @@ class Profile(Immutable):
         limit = self.job.max_model_len or (positions if isinstance(positions, int) else None)
         if limit is not None and not (kept := load.reserved + 1 <= limit).all():
             if not kept.any():
-                raise InputError(f"max_model_len: {limit:,} tokens, all {len(load):,} requests have more")
+                raise InputError(f"max_model_len: {limit:,} tokens; all {len(load):,} requests are longer")
             load = load.only(kept)
         return load
 
@@ -354,8 +358,7 @@ class Profile(Immutable):
 def result_fields(
     asked: Load, load: Load, warm_up: object, max_ttft_s: object, max_tpot_s: object
 ) -> dict[str, Any]:
-    """The fields of a result that define which requests count; `asked` is the load including refused
-    requests.
+    """The fields of a result that state which requests count; `asked` is the load including refused requests.
 
     InputError for a warm-up of all requests, and for invalid limits.
     """
@@ -375,18 +378,22 @@ def _limit(name: str, value: object) -> float | None:
 
 
 class Pools(Immutable):
-    """A prefill server, a decode server, and the channel that caches are sent over: `run` simulates loads."""
+    """A prefill server, a decode server, and the channel over which caches are sent: `run` simulates
+    loads.
+    """
 
     prefill: Profile
     decode: Profile
     channel: Channel
 
     def __init__(self, prefill: Profile, decode: Profile, link: str) -> None:
-        """Raise InputError for pools that the engine refuses, and for a link to no other server."""
+        """Raise InputError for pools that the engine refuses, and for a link that does not lead to another
+        server.
+        """
         engines = [profile.policy.name for profile in (prefill, decode)]
         if engines[0] != engines[1]:
             raise InputError(
-                f"pools: prefill is {engines[0]}'s and decode {engines[1]}'s; one engine serves both"
+                f"pools: prefill is {engines[0]}'s and decode {engines[1]}'s; both must have the same engine"
             )
         check_pools(engines[0], prefill.job.program, decode.job.program)
         check_drafts(prefill, decode)
@@ -401,15 +408,17 @@ class Pools(Immutable):
         return f"<Pools {self.prefill!r}, {self.decode!r}, {self.channel.name}>"
 
     def seconds(self, tokens: Array) -> Array:
-        """The seconds to send the caches of requests with these numbers of tokens.
+        """The seconds to send the caches of requests, given their numbers of tokens.
 
-        Ranks send at the same time; the side with more bytes per rank decides.
+        All ranks send at the same time; the side with more bytes per rank determines the time.
         """
         each = [np.broadcast_to(_rank_bytes(side, tokens), tokens.shape) for side in self._sides]
         return np.asarray(self.channel.seconds(np.maximum(*each)))
 
     def halves(self, load: Load) -> tuple[Load, Load]:
-        """The load of prefill servers (one output token per request), and of decode servers (the rest)."""
+        """The load of prefill servers (one output token per request), and the load of decode servers (the
+        other tokens).
+        """
         read = replace(load, generate=np.ones_like(load.generate), asked=None, limit=None)
         rest = decode_load(load)
         return read, self.decode.drafting(rest)
@@ -425,9 +434,10 @@ class Pools(Immutable):
         max_ttft_s: float | None = None,
         max_tpot_s: float | None = None,
     ) -> PoolSimulation:
-        """A load served. A `router` chooses the prefill server of a prompt, and the decode server of a cache.
+        """The load that is served. A `router` chooses the prefill server of a prompt, and the decode server
+        of a cache.
 
-        All else is as in `Profile.run`.
+        Everything else is as in `Profile.run`.
         """
         said = {"prefill_replicas": prefill_replicas, "decode_replicas": decode_replicas}
         copies = (integer(name, value, 1, REPLICAS) for name, value in said.items())
@@ -437,7 +447,7 @@ class Pools(Immutable):
         counted = result_fields(asked, load, warm_up, max_ttft_s, max_tpot_s)
         goes_on = load.generate > 1
         if not goes_on.any():
-            raise InputError("pools: no request has a second token, decode servers have nothing to do")
+            raise InputError("pools: no request has a second token, so decode servers have no work")
         read, rest = self.halves(load)
         came = np.full(len(load), FOREVER)
         first = (
@@ -456,7 +466,7 @@ class Pools(Immutable):
     def routers(
         self, name: str, replicas: tuple[int, int], loads: tuple[Load, Load]
     ) -> tuple[Router, Router]:
-        """The routers to prefill and decode servers, for the `halves` of a load."""
+        """The routers to prefill servers and to decode servers, for the two `halves` of a load."""
         rooms = tuple(
             side.capacity(load.longest, load.longest_request[0])
             for side, load in zip(self._sides, loads, strict=True)
@@ -471,7 +481,7 @@ class Pools(Immutable):
 def _server(
     kind: Callable[..., Server], profile: Profile, load: Load, checked: Load, arrival_s: Array
 ) -> Server:
-    """A prefill or decode server; InputError if one of the requests `checked` does not fit."""
+    """A prefill or decode server; InputError if a request in `checked` does not fit."""
     room = profile.capacity(checked.longest, checked.longest_request[0])
     check_load(checked, room, profile.policy)
     return kind(profile.prices(), profile.policy, room, load, RequestTimeline(arrival_s.tolist()))
@@ -482,7 +492,7 @@ def _routers(
 ) -> tuple[Router, Router]:
     """The routers of prefill and of decode servers.
 
-    Prompts can be routed by prefix, caches cannot: caches are sent to the least loaded decode server.
+    Prompts can be routed by prefix, but caches cannot: they are sent to the least loaded decode server.
     """
     names = name, "least-loaded" if name == "prefix-aware" else name
     sides = zip(names, replicas, loads, rooms, strict=True)

@@ -1,8 +1,8 @@
 """Blocks of a paged KV cache, and the prefix cache.
 
-`BlockPool` counts free blocks and the blocks that future decode steps take; `GroupedBlockPool` does so if
-groups of layers share the blocks and windows free some. `PrefixCache` stores blocks that requests share or
-that later requests may use, by hashes of their tokens, as vLLM does (vllm/v1/core/block_pool.py).
+`BlockPool` counts free blocks, and the blocks that future decode steps take. `GroupedBlockPool` does the same
+if groups of layers share the blocks and windows free some of them. `PrefixCache` stores blocks that requests
+share or that later requests may use, by hashes of their tokens, as vLLM does (vllm/v1/core/block_pool.py).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from .load import Array, Load
 
 
 class BlockPool:
-    """Counts of blocks, `total` and `free`, of `size` tokens each; and the blocks that decode steps take.
+    """Counts of `total` and `free` blocks of `size` tokens each, and of the blocks that decode steps take.
 
-    A decoding sequence writes one token per step, and takes a block in each step in which its context is a
-    multiple of `size`. Its phase, (step − context) mod size, is constant. Counts of sequences by phase
-    therefore give the number of blocks that any future step takes.
+    A decoding sequence writes one token per step. It takes a new block in each step in which its context is a
+    multiple of `size`. So (step − context) mod size, its phase, stays constant. Counts of sequences by phase
+    therefore state how many blocks any future step takes.
 
     >>> blocks = BlockPool(10, 4)
     >>> blocks.free -= blocks.of(6) + blocks.of(8)
@@ -57,27 +57,27 @@ class BlockPool:
         self.turns[(step - context) % self.size] -= 1
 
     def of(self, tokens: int) -> int:
-        """The blocks of `tokens` tokens of one sequence."""
+        """The number of blocks for `tokens` tokens of one sequence."""
         if self.groups:
             return int(pages(self.groups, tokens))
         return -(-tokens // self.size)
 
     def of_each(self, tokens: Array) -> Array:
-        """`of` for an array."""
+        """The same as `of`, for an array."""
         if self.groups:
             return np.asarray(pages(self.groups, tokens, xp=ARRAYS)).astype(int)
         return -(-tokens // self.size)
 
     @property
     def pages_of_block(self) -> int:
-        """The pages per shareable block: those of layers that retain all tokens."""
+        """The number of pages per block that can be shared: pages of layers that retain all tokens."""
         kept = [group for group in self.groups if group.kept is None and group.tokens == self.size]
         return sum(group.pages for group in kept) if self.groups else 1
 
     def chunk(self, cached: int, new: int) -> int:
-        """The blocks of a sequence during a step that prefills `new` tokens after `cached` ones.
+        """The number of blocks of a sequence during a step that prefills `new` tokens after `cached` ones.
 
-        If steps overlap, the tokens of the previous step are in flight, too.
+        If steps overlap, the tokens of the previous step are also in flight.
         """
         if not self.groups:
             return -(-(cached + new) // self.size)
@@ -86,23 +86,25 @@ class BlockPool:
         return int(pages(self.groups, cached + new, flying))
 
     def prompt(self, tokens: int) -> int:
-        """Free blocks at the admission of a prompt as a whole."""
+        """The number of free blocks when a prompt is admitted as a whole."""
         if not self.groups:
             return -(-tokens // self.size)
         budget, steps = self.in_flight
         return int(pages(self.groups, tokens, max(1, steps * budget)))
 
     def due(self, step: int) -> int:
-        """Blocks that the decodes of a step take."""
+        """The number of blocks that the decodes of a step take."""
         return self.turns[step % self.size]
 
     def go(self, step: int, steps: int) -> int:
-        """Take the blocks of `steps` decode steps from this one on; return the number of blocks in use."""
+        """Take the blocks of `steps` decode steps, starting with this one; return the number of blocks in
+        use.
+        """
         self.free = free = self.free - self.taken(step, steps)
         return self.total - free
 
     def taken(self, step: int, steps: int) -> int:
-        """The blocks that `steps` decode steps take from this one on."""
+        """The number of blocks that `steps` decode steps take, starting with this one."""
         turns, size = self.turns, self.size
         first = step % size
         if steps == 1:
@@ -113,7 +115,9 @@ class BlockPool:
         return sum(turns[first:]) + rounds * sum(turns) + sum(turns[:rest])
 
     def steps(self, step: int, spare: int = 0) -> int:
-        """The number of decode steps from this one on with enough free blocks, leaving `spare` free."""
+        """The number of decode steps, starting with this one, for which enough blocks are free; `spare`
+        blocks stay free.
+        """
         rounds, free = divmod(self.free - spare, sum(self.turns))
         found = rounds * self.size
         while (due := self.due(step + found)) <= free:
@@ -123,11 +127,11 @@ class BlockPool:
 
 
 class GroupedBlockPool(BlockPool):
-    """Blocks that groups of layers share, where windows free the blocks that they leave.
+    """Blocks that groups of layers share; windows free the blocks that they have left.
 
     A window takes blocks up to its limit; after that it frees a block for each one that it takes. From that
-    step on the sequence decodes like one without the group: `ends` is a heap of these steps, and `ending`
-    counts the sequences of each, by group and phase.
+    step on, the sequence decodes like one without the group. `ends` is a heap of these steps, and `ending`
+    counts the sequences of each by group and phase.
 
     >>> blocks = GroupedBlockPool(10, 4, [CacheGroup(4), CacheGroup(4, kept=3)])
     >>> blocks.of(4), blocks.of(8), blocks.of(12), blocks.of(16)
@@ -187,7 +191,7 @@ class GroupedBlockPool(BlockPool):
             each.turns[(step - context) % group.tokens] += by
 
     def _let_end(self, step: int) -> None:
-        """Stop counting new blocks of windows that reach their limit before this step."""
+        """From this step on, do not count new blocks of windows that reach their limit."""
         ends = self.ends
         while ends and ends[0][0] <= step:
             end = heappop(ends)
@@ -218,7 +222,7 @@ class GroupedBlockPool(BlockPool):
 
 
 def _times(first: int, last: int, turn: int, size: int) -> int:
-    """The number of steps from `first` to before `last` with this phase."""
+    """The number of steps with this phase, from `first` on and before `last`."""
     return (last - 1 - turn) // size - (first - 1 - turn) // size
 
 
@@ -228,10 +232,10 @@ def _times(first: int, last: int, turn: int, size: int) -> int:
 class PrefixCache:
     """Cached blocks by hashes of their tokens, as in vLLM (vllm/v1/core/block_pool.py).
 
-    A hash represents the full blocks of a prefix. `users` counts the running requests that use the blocks of
-    each hash after prefill, and `size` is the number of its blocks. Idle blocks, which no request uses, count
-    as free. They stay in the cache until they are needed. Eviction follows the order in which they were
-    freed, with the last blocks of a request first.
+    A hash stands for the full blocks of a prefix. For each hash, `users` counts the running requests that use
+    its blocks after prefill, and `size` is the number of its blocks. Idle blocks are blocks that no request
+    uses; they count as free. They stay in the cache until they are needed. Eviction follows the order in
+    which they were freed, with the last blocks of a request first.
 
     Requests share the blocks of layers that retain all tokens, `pages` of the pool for each block. Blocks of
     windows are counted for each request.
@@ -252,7 +256,7 @@ class PrefixCache:
         ] = {}  # number of leading hashes in use; blocks represented by hashes
 
     def kept(self, request: int) -> int:
-        """Leading tokens of a request that are cached."""
+        """The number of leading tokens of a request that are cached."""
         found = 0
         for each in self.hashes[request]:
             if each not in self.users:
@@ -263,21 +267,21 @@ class PrefixCache:
         return found
 
     def needed(self, request: int, cached: int) -> int:
-        """The free blocks that a request with `cached` cached tokens needs: idle blocks, and blocks of
-        windows.
+        """The number of free blocks that a request with `cached` cached tokens needs, for idle blocks that it
+        uses again and for windows.
         """
         idle = sum(self.size[each] for each in self._first(request, cached) if not self.users[each])
         return idle * self.pages + self._apart(cached)
 
     def _apart(self, cached: int) -> int:
-        """Blocks of cached tokens that are not shared."""
+        """The number of blocks for cached tokens that are not shared."""
         return self.blocks.of(cached) - cached // self.blocks.size * self.pages
 
     def _first(self, request: int, cached: int) -> Sequence[int]:
         return self.hashes[request][: -(-cached // self.tokens)]
 
     def admit(self, request: int, cached: int) -> None:
-        """Let a request use its cached blocks, including all blocks of their hashes."""
+        """Mark the cached blocks of a request as used, including all blocks of their hashes."""
         held = self._has[request] = list(self._first(request, cached))
         self._known[request] = len(held), cached // self.blocks.size
         self.blocks.free -= self._apart(cached)
@@ -289,10 +293,11 @@ class PrefixCache:
             self.users[each] += 1
 
     def read(self, request: int, done: int) -> None:
-        """Record that `done` tokens of a request are prefilled: others may share its blocks of complete
-        hashes.
+        """Record that `done` tokens of a request are prefilled, so that others can share its blocks with
+        complete hashes.
 
-        If another request's blocks represent a hash, this request's blocks replace them after their eviction.
+        If blocks of another request stand for a hash and are evicted, blocks of this request take their
+        place.
         """
         first, own = self._known[request]
         hashes, size, covered = self.hashes[request], self.blocks.size, self.covered[request]
@@ -322,8 +327,8 @@ class PrefixCache:
                 self.blocks.free += self.size[each] * self.pages
 
     def untouched(self, request: int, enough: int) -> int:
-        """Blocks, up to `enough`, that can be allocated before the eviction of idle blocks that a request
-        would use.
+        """The number of blocks, up to `enough`, that can be allocated before idle blocks that a request would
+        use are evicted.
         """
         found = set(self._first(request, self.kept(request)))
         left = self.blocks.free - self._spare
@@ -334,7 +339,7 @@ class PrefixCache:
         return left
 
     def evict(self, free: int) -> None:
-        """Evict idle blocks until at most `free` remain, because others were allocated."""
+        """Evict idle blocks until at most `free` blocks are left, because other blocks were allocated."""
         while self._spare > free:
             each, _ = self._idle.popitem(last=False)
             del self.users[each]

@@ -1,8 +1,8 @@
 """Loads: requests with their tokens and arrival times, sampled or read from a trace.
 
-Order of the file: the tokens that each step of speculative decoding yields (`AcceptedTokens`), the `Load`,
-the distributions of lengths, the defaults of closed loops, random requests (`sample_load`), and traces
-(`trace_load`).
+Order of the file: the number of tokens that each step of speculative decoding yields (`AcceptedTokens`), the
+`Load`, the distributions of lengths, the defaults of closed loops, random requests (`sample_load`), and
+traces (`trace_load`).
 
 Lengths are written `512`, `uniform:100,900`, `lognormal:512,0.6` and so on:
 
@@ -57,11 +57,12 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class AcceptedTokens(Immutable):
-    """The tokens that each step yields for each request: the drafts before the first rejected one, plus one.
+    """The number of tokens that each step yields for each request: the drafts before the first rejected one,
+    plus one.
 
     A step verifies `tokens` drafts, each accepted with probability `acceptance`. For each request, random
-    numbers are drawn for the largest possible number of steps, `lengths`: its tokens after the first.
-    Requests are drawn in groups.
+    numbers are drawn for the largest possible number of steps, which is `lengths`, its tokens after the
+    first. Requests are drawn in groups.
     """
 
     tokens: int
@@ -77,14 +78,14 @@ class AcceptedTokens(Immutable):
 
     @cached_property
     def _ends(self) -> list[int]:
-        """The end of each request's draws within its group."""
+        """For each request, the position where its random numbers end within its group."""
         found = np.cumsum(self.lengths)
         before = np.concatenate([[0], found])[: len(found) : GROUP]
         ends: list[int] = (found - np.repeat(before, GROUP)[: len(found)]).tolist()
         return ends
 
     def __call__(self, request: int) -> Array:
-        """The tokens of each step of a request, at least one."""
+        """The number of tokens of each step of a request, at least one."""
         number, place = divmod(request, GROUP)
         first = self._ends[request - 1] if place else 0
         return self._group(number)[first : self._ends[request]]
@@ -113,13 +114,13 @@ FAR = 1 << 32  # more blocks than any session has
 class Load(Figures):
     """Requests in the order of arrival; arrays have an entry for each.
 
-    `prompt` are the input tokens, of which `cached` are in the prefix cache, and `generate` the output
-    tokens. Requests arrive at `arrival_s`. Alternatively, each of `users` users sends a request after each
-    response; these requests reach the server at least `apart_s` apart.
+    A request has `prompt` input tokens, of which `cached` are in the prefix cache, and `generate` output
+    tokens. Requests arrive at `arrival_s`. Or each of `users` users sends a request after each response;
+    these requests reach the server at least `apart_s` apart.
 
     - Prefixes: `hashes` of the prefix of each prompt, if known (`kv_blocks.py`).
-    - Cancellation: `asked` is the requested number of tokens, if some requests are canceled earlier. A client
-      gives up a request `timeout_s` after its arrival, or after its own `leave_s`.
+    - Cancellation: if some requests are canceled earlier, `asked` is the number of tokens that was requested.
+      A client gives up a request `timeout_s` after its arrival, or at the client's own time `leave_s`.
     - Sessions: `sessions` is the session of each request. Later turns arrive `think_s` after the previous
       response.
     - Drafts: `drafts` are the verified tokens per step and the acceptance; the yields of steps are drawn with
@@ -148,12 +149,12 @@ class Load(Figures):
 
     @figure
     def written(self) -> Array:
-        """Cached tokens when a request ends: the last generated token is never processed."""
+        """The number of cached tokens when a request ends: the last generated token is never processed."""
         return np.asarray(self.prompt + self.generate - 1)
 
     @figure
     def reserved(self) -> Array:
-        """Cached tokens at its end, if it is not canceled."""
+        """The number of cached tokens when a request ends without cancellation."""
         return self.written if self.asked is None else np.asarray(self.prompt + self.asked - 1)
 
     @figure
@@ -232,9 +233,9 @@ class Load(Figures):
         return (len(begin) - 1) / span if span else None
 
     def hit(self, share: float) -> Load:
-        """The load with a share of each prompt cached; the last token is always prefilled.
+        """The load in which a share of each prompt is cached; the last token is always prefilled.
 
-        InputError if hashes or sessions determine the cached tokens.
+        InputError if hashes or sessions already determine which tokens are cached.
         """
         if share and self.shares:
             raise InputError(f"prefix_hits: {share:g}; hashes or sessions determine the cache contents")
@@ -242,14 +243,14 @@ class Load(Figures):
         return replace(self, cached=cached) if share else self
 
     def only(self, kept: Array) -> Load:
-        """The requests of a mask, or of these numbers."""
+        """The requests that a mask or an array of indices selects."""
         columns = ("prompt", "generate", "cached", "arrival_s", "asked", "leave_s", "sessions", "think_s")
         some = {name: x[kept] for name in columns if (x := getattr(self, name)) is not None}
         hashes = tuple(self.hashes[i] for i in np.arange(len(self))[kept]) if self.hashes else ()
         return replace(self, hashes=hashes, limit=None, **some)
 
     def cancelled(self, share: float, rng: np.random.Generator) -> Load:
-        """The load with a share of requests canceled after a random part of the output."""
+        """The load in which a share of the requests is canceled after a random part of the output."""
         stops = rng.integers(1, self.generate + 1)
         chosen = rng.random(len(self)) < share
         return replace(self, generate=np.where(chosen, stops, self.generate), asked=self.generate)
@@ -263,7 +264,7 @@ Draw = Callable[[np.random.Generator, int], Array]
 class LengthDistribution(NamedTuple):
     """A distribution: the names of its parameters, their lower bounds, and the sampling function.
 
-    `limit` is the index of the parameter that is the largest length; None if the distribution is unbounded.
+    `limit` is the index of the parameter that limits the length; None if the distribution has no limit.
     """
 
     takes: tuple[str, ...]
@@ -299,7 +300,7 @@ def length_distribution(name: str, said: object) -> Draw:
         with np.errstate(over="ignore"):
             found = np.maximum(np.rint(LAWS[word].draw(rng, count, *values)), 1)
         if found.max(initial=0) > LONGEST:
-            raise InputError(f"{name}: {said!r} gave more than {LONGEST:,} tokens, which are the most")
+            raise InputError(f"{name}: {said!r} gave more than {LONGEST:,} tokens, the limit")
         return np.asarray(found.astype(np.int64))
 
     return draw
@@ -347,13 +348,15 @@ def closed_loop_requests(users: int) -> int:
 
 
 def closed_loop_warm_up(load: Load) -> int:
-    """The number of requests that do not count by default: the first two of each user with more than two."""
+    """The number of first requests that do not count by default: two for each user who sends more than
+    two.
+    """
     warm = WARM_ROUNDS * (load.users or 0)
     return warm if warm < len(load) - (load.users or 0) else 0
 
 
 def spread_lengths(tokens: int) -> str:
-    """The distribution of outputs of up to `tokens` tokens, as benchmark clients draw them.
+    """The distribution of output lengths of up to `tokens` tokens, as benchmark clients use it.
 
     >>> spread_lengths(1000), spread_lengths(1)
     ('uniform:800,1000', 'uniform:1,1')
@@ -392,17 +395,19 @@ def arrival_times(rate: float, requests: int, burstiness: float, rng: np.random.
     """Random arrival times with mean rate `rate` per second; gaps have a gamma distribution of shape
     `burstiness`.
 
-    1 is a Poisson process; n is the arrival process at each of n servers behind a round-robin router.
+    Shape 1 gives a Poisson process; shape n gives the arrivals at each of n servers behind a round-robin
+    router.
     """
     return np.cumsum(rng.gamma(burstiness, 1 / (rate * burstiness), requests))
 
 
 def session_turns(load: Load, turns: object, think_s: float, seed: int) -> Load:
-    """Group requests into turns of sessions: prompts begin with all earlier prompts and outputs.
+    """Group requests into sessions; the prompt of a turn begins with all earlier prompts and outputs of its
+    session.
 
-    `turns` is the distribution of the number of turns. Sessions begin at the arrival times; before each later
-    turn the user thinks for an exponential time with mean `think_s`. `cached` contains the earlier tokens,
-    which a server finds if they are still in its cache.
+    `turns` is the distribution of the number of turns. Sessions begin at the arrival times. Before each later
+    turn, the user thinks for an exponentially distributed time with mean `think_s`. `cached` contains the
+    earlier tokens; a server finds them if they are still in its cache.
     """
     one, two = (np.random.default_rng(seq) for seq in np.random.SeedSequence((seed, 1)).spawn(2))
     ends = np.cumsum(length_distribution("turns", turns)(one, len(load)))
@@ -429,7 +434,8 @@ FIRST = 5  # wrong rows that an error names
 class TraceFormat(NamedTuple):
     """The names of the columns for time, prompt and output, the conversion of times, and cancellations.
 
-    Columns for cancellation: the tokens after which a client leaves, and the time at which it leaves.
+    Columns for cancellation: the number of tokens after which a client leaves, and the time at which it
+    leaves.
     """
 
     time: str
@@ -444,7 +450,7 @@ _CLOCK = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(\.\d+)?(?:Z|[+-]\d\d:\
 
 
 def _clock(text: Any) -> float:
-    """Seconds of `2023-11-16 18:15:46.6805900`; a zone does not count, as only differences do."""
+    """Seconds of `2023-11-16 18:15:46.6805900`; a time zone is ignored, because only differences matter."""
     if not (found := _CLOCK.fullmatch(str(text).strip())):
         raise ValueError
     return datetime.fromisoformat(found[1]).replace(tzinfo=timezone.utc).timestamp() + float(found[2] or 0)
@@ -459,9 +465,9 @@ JSON = TraceFormat("timestamp", "input_length", "output_length", lambda ms: floa
 
 
 def trace_load(path: Path, speed: float = 1.0) -> Load:
-    """The requests of a file, `speed` times as fast; the first arrives at 0.
+    """The requests of a file, replayed `speed` times as fast; the first one arrives at time 0.
 
-    Gaps between arrivals shrink by `speed`, but the patience of clients does not change. InputError for an
+    `speed` shortens the gaps between arrivals, but not the time for which clients wait. InputError for an
     unknown format, and for rows that are not sorted or have missing, negative or non-numeric cells: the first
     five.
     """
@@ -521,7 +527,10 @@ def _csv(path: Path) -> Lines:
         form = next((f for f in CSV if {*f[:3]} <= {*header}), None)
         if form is None:
             known = "; ".join(", ".join(f[:3]) for f in CSV)
-            raise UnreadableError(f"columns {plain(', '.join(header))} are no trace; known are {known}")
+            raise UnreadableError(
+                f"columns {plain(', '.join(header))} do not belong to a known trace format; known "
+                f"formats: {known}"
+            )
         for row in reader:
             yield reader.line_num, _row(form, row)
 
@@ -541,7 +550,7 @@ class _TraceRowError(Exception):
 
 
 def _row(form: TraceFormat, row: Mapping[str, Any]) -> TraceRow | str:
-    """The request of a row, or the error in it."""
+    """The request in a row, or the error in the row."""
     if missing := [name for name in form[:3] if row.get(name) in (None, "")]:
         return f"{missing[0]} is missing"
     try:

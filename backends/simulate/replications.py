@@ -17,7 +17,8 @@ from llmir.base.values import Figures, figure
 
 from .result import LatencySpread, Simulation
 
-# Student's t at 97.5%, by degrees of freedom from 1; for more, 1.96 is less than 5% too small.
+# Student's t at 97.5%, by degrees of freedom n from 1. For more, z + (z³ + z) / 4n with z = 1.96 is 0.4% too
+# small at most (Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5).
 STUDENT = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
@@ -36,13 +37,13 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Replications(Figures, Result, PageExport):
-    """Runs that differ by their seeds alone."""
+    """Runs that differ only in their seeds."""
 
     runs: tuple[Simulation, ...]
 
     @figure
     def latencies(self) -> Mapping[str, Mapping[str, Interval]]:
-        """The intervals of mean and percentiles, by latency; only latencies that all runs have."""
+        """The confidence intervals of mean and percentiles, for each latency that all runs have."""
         each = [run.latencies for run in self.runs]
         found = {name: [spread for run in each if (spread := run[name])] for name in each[0]}
         whole = {name: np.array(spreads) for name, spreads in found.items() if len(spreads) == len(self.runs)}
@@ -53,7 +54,7 @@ class Replications(Figures, Result, PageExport):
 
     @figure
     def figures(self) -> Mapping[str, Interval]:
-        """Intervals of rates, of goodput if limits are set, and of cost and energy."""
+        """Confidence intervals of rates, of goodput if limits are set, and of cost and energy."""
         columns = {name: [getattr(run, name) for run in self.runs] for name in RATES}
         spent = [run.spending._asdict() for run in self.runs]
         columns |= {name: [run[name] for run in spent] for name in spent[0]}
@@ -107,5 +108,5 @@ class RateSeries(Figures, Result, PageExport):
 
 def _interval(values: Any) -> Interval:
     count = len(values)
-    t = STUDENT[count - 2] if count - 2 < len(STUDENT) else 1.96
+    t = STUDENT[count - 2] if count - 2 < len(STUDENT) else 1.96 + 2.37 / (count - 1)
     return Interval(float(np.mean(values)), t * float(np.std(values, ddof=1)) / count**0.5)

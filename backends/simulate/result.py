@@ -32,7 +32,7 @@ from .step_times import StepTimes
 
 
 class SimulatedServer(Protocol):
-    """A server with simulated loads (`engine.Profile`)."""
+    """A server that can simulate loads (`engine.Profile`)."""
 
     @property
     def policy(self) -> Policy:
@@ -76,7 +76,9 @@ def within_limits(
 
 
 def wait_growth(arrival_s: Array, queue_s: Array) -> float:
-    """The growth of waits in seconds per second: the slope of a line fitted to all except the first fifth."""
+    """The growth of waits in seconds per second: the slope of a line that is fitted to all requests except
+    the first fifth.
+    """
     part = slice(len(arrival_s) // 5, None)
     comes, waits = arrival_s[part] - arrival_s[part].mean(), queue_s[part] - queue_s[part].mean()
     spread = float(comes @ comes)
@@ -84,12 +86,13 @@ def wait_growth(arrival_s: Array, queue_s: Array) -> float:
 
 
 def saturation_rate(prices: StepTimes, policy: Policy, capacity: Capacity, load: Load) -> float:
-    """The requests per second that a server serves while some always wait: the largest stable rate.
+    """The requests per second that a server serves while some requests always wait: the largest stable rate.
 
-    This is the saturation rule (Baccelli and Foss 1995). All requests arrive together:
-    at least `ENOUGH`, and at least `TURNS` times as many as run at once. The requests of the load repeat if
-    there are fewer. Completed work counts from the end of the first fifth to the start of the last request.
-    Each request counts with the part of its service within this time, because equal requests end in waves.
+    This is the saturation rule (Baccelli and Foss 1995). All requests arrive together: at least `ENOUGH` of
+    them, and at least `TURNS` times as many as run at once. The requests of the load repeat if there are
+    fewer. Completed work is counted from the end of the first fifth of the requests to the start of the last
+    request. Each request counts with the part of its service that falls into this time, because equal
+    requests end in waves.
     """
     sizes = int(load.prompt.mean()), int((load.prompt + load.generate).mean())
     count = max(ENOUGH, TURNS * capacity.requests(*sizes))
@@ -132,17 +135,18 @@ class LatencySpread(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Simulation(Figures, Result, PageExport):
-    """The requests of a `load`, served by an engine with the program, device and limits of a `profile`.
+    """The requests of a `load`, after an engine with the program, device and limits of a `profile` has served
+    them.
 
     Arrays by request, times in seconds: `arrival_s`, `start_s` (prefill begins), `first_s` (first token),
     `end_s`; `preemptions`; `made`, its output tokens; and `cached`, the prompt tokens in the prefix cache at
-    first admission. If a request is given up, times of events that did not happen are infinite. Not ordered
-    by request: `joined_s`, the times at which requests begin to decode, and `resumed_s`, the seconds between
-    two tokens around a preemption.
+    first admission. If a request is given up, the times of events that did not happen are infinite. Not
+    ordered by request: `joined_s`, the times at which requests begin to decode, and `resumed_s`, the seconds
+    between two tokens around a preemption.
 
-    `log` has the columns `LOG`; `most_blocks` is the largest number of blocks in use. `refused` requests were
-    longer than `max_model_len` and are in no array. The first `warm_up` requests are excluded from latencies
-    and goodput, which counts requests within `max_ttft_s` and `max_tpot_s`.
+    `log` has the columns `LOG`; `most_blocks` is the largest number of blocks in use. The number of `refused`
+    requests, which were longer than `max_model_len` and are in no array. The first `warm_up` requests are
+    excluded from latencies and goodput, which counts requests within `max_ttft_s` and `max_tpot_s`.
     """
 
     profile: SimulatedServer
@@ -166,7 +170,7 @@ class Simulation(Figures, Result, PageExport):
 
     @classmethod
     def of(cls, profile: SimulatedServer, server: Server, load: Load, **counted: Any) -> Simulation:
-        """The result of a server after a load; `counted` is the result of `counts`."""
+        """The result of a server after a load; `counted` contains the fields that `counts` returns."""
         columns = {name: np.array(getattr(server.course, name)) for name in TIMELINE_COLUMNS}
         arrays: dict[str, Any] = {**columns, "cached": np.array(server.prefix_tokens), "log": server.events}
         return cls(profile, server.capacity, load, most_blocks=server.most_held, **arrays, **counted)
@@ -243,7 +247,7 @@ class Simulation(Figures, Result, PageExport):
 
     @property
     def _gaps(self) -> tuple[Array, Array]:
-        """The times between tokens with their counts, from the first counted arrival on."""
+        """The times between tokens and how often each occurs, from the first arrival that counts on."""
         log = self.log
         if self.warm_up:
             log = log[log[:, LOG.index("start_s")] >= self.arrival_s[self.warm_up]]
@@ -273,8 +277,8 @@ class Simulation(Figures, Result, PageExport):
 
     @figure
     def rate(self) -> float | None:
-        """Arrivals per second, with all turns of sessions; None in a closed loop, and if all arrive
-        at once.
+        """Arrivals per second, including all turns of sessions; None in a closed loop, and if all requests
+        arrive together.
         """
         span = float(np.ptp(self.arrival_s)) if len(self.load) else 0.0
         return None if self.load.users or not span else (len(self.load) - 1) / span
@@ -283,7 +287,7 @@ class Simulation(Figures, Result, PageExport):
     def overloaded(self) -> bool | None:
         """Whether requests arrive faster than they complete, or waits grow.
 
-        None in a closed loop, in which users wait for responses, and for fewer than `FEW` requests.
+        None in a closed loop, in which users wait for responses, and if there are fewer than `FEW` requests.
         """
         if self.load.users or len(self.load) < FEW:
             return None
@@ -314,11 +318,11 @@ class Simulation(Figures, Result, PageExport):
         return self._rate(self.made)
 
     def _rate(self, counts: Array) -> float:
-        """The sum of counts by request over time.
+        """The sum of a count over requests, divided by time.
 
-        In a closed loop it is the steady-state rate by Little's law: users times the counts of some requests,
-        over the seconds that these take. These are the requests after the warm-up that end while all users
-        are active, thus all except the last one of each user.
+        In a closed loop, this is the rate of the steady state by Little's law: the number of users times the
+        counts of some requests, divided by the total seconds of these requests. These requests come after the
+        warm-up and end while all users are active, so the last request of each user is excluded.
         """
         users = self.load.users or len(self.load)
         some = slice(self.warm_up, max(len(self.load) - users, 0))
@@ -343,7 +347,7 @@ class Simulation(Figures, Result, PageExport):
 
     @property
     def decodes(self) -> float:
-        """Sequences in a step with decodes, on average."""
+        """Mean number of sequences in a step with decodes."""
         count = self.events["steps"] * (self.events["decodes"] > 0)
         return float(count @ self.events["decodes"] / max(count.sum(), 1))
 
@@ -370,7 +374,7 @@ class Simulation(Figures, Result, PageExport):
 
     @property
     def max_requests(self) -> int:
-        """The number of the longest requests that run at once without preemption, at any ages."""
+        """The number of the longest requests that run together without preemption, whenever they start."""
         prompt, answer = self.load.longest_request
         return self.capacity.requests(prompt, prompt + answer + self.capacity.rows - 2)
 
@@ -419,7 +423,7 @@ class Simulation(Figures, Result, PageExport):
 
 
 def elapsed(first: Array, then: Array) -> Array:
-    """Seconds from `first` to `then`, by request; NaN where `then` never was."""
+    """Seconds from `first` to `then`, by request; NaN if `then` did not happen."""
     return np.asarray(np.subtract(then, first, out=np.full(len(then), np.nan), where=then < FOREVER))
 
 
@@ -449,8 +453,8 @@ class ReplicaSimulation(Simulation):
     """Requests that a `router` sent to several replicas of a server.
 
     `place` is the replica of each request, `step` the replica of each row of the log. `replicas` contains a
-    simulation of each with its requests. Blocks and sequences (`capacity`, `most_blocks`) are those of one
-    replica.
+    result for each replica with its requests. Blocks and sequences (`capacity`, `most_blocks`) are those of
+    one replica.
     """
 
     router: str = ""
@@ -491,7 +495,7 @@ class ReplicaSimulation(Simulation):
 
     @property
     def _gaps(self) -> tuple[Array, Array]:
-        """The gaps of each replica, because consecutive tokens come from one replica."""
+        """The gaps between tokens of each replica; consecutive tokens of a request come from one replica."""
         gaps = [one._gaps for one in self.replicas if len(one.load) > one.warm_up]
         return np.concatenate([s for s, _ in gaps]), np.concatenate([n for _, n in gaps])
 
@@ -552,9 +556,9 @@ def _none() -> Array:
 class PoolSimulation(Simulation):
     """Requests that `prefill` servers prefilled and `decode` servers decoded.
 
-    By request, `sent_s` and `came_s` are the start and end of the cache transfer over the `channel`; NaN if
-    no cache was sent. `step` is the server of each row of the log, prefill servers first. Profile, blocks and
-    sequences are those of a decode server.
+    By request, `sent_s` and `came_s` are the start and end of the transfer of its cache over the `channel`;
+    NaN if no cache was sent. `step` is the server of each row of the log, prefill servers first. Profile,
+    blocks and sequences describe a decode server.
     """
 
     prefill: ReplicaSimulation | None = None
@@ -611,7 +615,9 @@ class PoolSimulation(Simulation):
         return {"prefill": prefill.place, "decode": self._of_decode(decode.place, -1)}
 
     def _of_decode(self, values: Array, none: float = np.nan) -> Array:
-        """Values of decoding requests as an array over all requests, with `none` for the others."""
+        """Values of the requests that decode, as an array over all requests; the others get the value
+        `none`.
+        """
         found = np.full(len(self.load), none, dtype=np.result_type(values, none))
         found[self.goes_on] = values
         return found
@@ -644,7 +650,7 @@ class PoolSimulation(Simulation):
 
     @property
     def _gaps(self) -> tuple[Array, Array]:
-        """The gaps at decode servers, and from the first token to the second."""
+        """The gaps at decode servers, and the gap between the first and the second token."""
         _, decode = self._both
         seconds, counts = decode._gaps
         second = (self._of_decode(decode.first_s) - self.first_s)[self.warm_up :]
@@ -653,7 +659,9 @@ class PoolSimulation(Simulation):
 
     @property
     def carried_rate(self) -> float:
-        """The largest rate of requests per second that links can carry; a transfer uses one at each end."""
+        """The largest rate of requests per second that the links can carry; each transfer uses one link at
+        each end.
+        """
         links = min(len(side.replicas) for side in self._both)
         spent = float(np.nansum(self.came_s - self.sent_s))
         return links * len(self.load) / spent if spent else float("inf")
@@ -662,7 +670,7 @@ class PoolSimulation(Simulation):
     def decoded_rate(self) -> float:
         """The largest rate of the whole load, in requests per second, that decode servers sustain.
 
-        Requests with a single token do not reach them.
+        Requests with a single token do not reach decode servers.
         """
         goes_on = int((self.load.generate > 1).sum())
         return self._both[1].largest_rate * len(self.load) / goes_on
@@ -675,7 +683,9 @@ class PoolSimulation(Simulation):
 
     @property
     def overloaded(self) -> bool | None:
-        """Whether waits grow anywhere, or the rate is too high; None for users, and for few requests."""
+        """Whether waits grow anywhere, or the rate is too high; None in a closed loop, and for few
+        requests.
+        """
         over = super().overloaded
         if over is not False:
             return over
@@ -726,8 +736,8 @@ class ServerUsage(NamedTuple):
 class ServingCost(NamedTuple):
     """Cost and energy of a simulation; None without tokens, or if a device has no price or power limit.
 
-    The values are dollars per million output tokens, over the total time of all devices and over the time of
-    their steps; the largest joules per token in steps; and requests within the limits per dollar.
+    The values are dollars per million output tokens over the total time of all devices, the same over the
+    time of their steps, the largest joules per token in steps, and requests within the limits per dollar.
     """
 
     cost_usd_per_mtok: float | None

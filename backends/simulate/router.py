@@ -28,7 +28,7 @@ FIRST = "round-robin"  # the default
 
 
 class Router(ABC):
-    """Sends each request of a load to one of `replicas`, each with a `capacity`, when it arrives.
+    """Sends each request of a load to one of `replicas`, each with a `capacity`, when the request arrives.
 
     It knows its earlier choices, and the number of unfinished requests of each replica.
     """
@@ -43,14 +43,18 @@ class Router(ABC):
 
     @abstractmethod
     def choose(self, request: int, unanswered: Sequence[int]) -> int:
-        """The replica for a request, from 0; `unanswered` are the unfinished requests of each replica."""
+        """The replica for a request, from 0; `unanswered` contains the number of unfinished requests of each
+        replica.
+        """
 
 
 def check_router(name: object, replicas: int) -> str:
-    """The name of a router, checked; InputError for an unknown one, and for any with one replica."""
+    """The name of a router, after a check; InputError for an unknown name, and for any name if there is only
+    one replica.
+    """
     known: str = choice("router", FIRST if name is None else name, tuple(ROUTERS))
     if name is not None and replicas == 1:
-        raise InputError(f"router: {known} distributes requests over several replicas, there is 1")
+        raise InputError(f"router: {known} distributes requests over several replicas, but there is only 1")
     return known
 
 
@@ -58,7 +62,8 @@ def check_router(name: object, replicas: int) -> str:
 
 
 class PrefixHistory:
-    """The most recently sent hashes, `each` of this many tokens, up to the size of a cache of `tokens`.
+    """The hashes that were sent most recently, each of `each` tokens, up to the size of a cache of `tokens`
+    tokens.
 
     >>> prefixes = PrefixHistory([(1, 2), (1, 3), (1, 2)], each=512, tokens=3 * 512)
     >>> for request in range(3):
@@ -77,7 +82,9 @@ class PrefixHistory:
         return len(self._recent)
 
     def kept(self, request: int) -> int:
-        """Leading tokens of a prompt that were sent before: up to the first hash that was not."""
+        """The number of leading tokens of a prompt that were sent before, up to the first hash that was
+        not.
+        """
         found = 0
         for known in self.hashes[request]:
             if known not in self._recent:
@@ -86,7 +93,7 @@ class PrefixHistory:
         return found
 
     def use(self, request: int) -> None:
-        """Record a prompt: its hashes become the most recent, and the least recent hashes are removed."""
+        """Record a prompt: its hashes become the most recent, and the oldest hashes are removed."""
         for known in self.hashes[request]:
             self._recent[known] = None
             self._recent.move_to_end(known)
@@ -118,7 +125,7 @@ class RoundRobin(Router):
 
 @ROUTERS.register("random")
 class Random(Router):
-    """Any replica, drawn by the seed of the load."""
+    """A random replica, by the seed of the load."""
 
     name: ClassVar[str] = "random"
     blind: ClassVar[bool] = True
@@ -135,7 +142,7 @@ class Random(Router):
 
 @ROUTERS.register("least-loaded")
 class LeastLoaded(Router):
-    """The replica with the fewest unfinished requests; the first of several."""
+    """The replica with the fewest unfinished requests; the first one if several are equal."""
 
     name: ClassVar[str] = "least-loaded"
 

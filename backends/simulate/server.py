@@ -4,14 +4,14 @@ Order of the file: `Capacity` (the limits of an engine), `RequestTimeline` (the 
 log of steps, `Policy` (which prompts a step prefills, and which requests it preempts when blocks run short),
 `Server`, and `fast_loop`.
 
-Consecutive decode-only steps differ only by growing contexts, so a run of them is simulated at once. It ends
-when a request ends or arrives, a prompt is prefilled, or KV blocks run short. A row of the log contains:
-start, seconds and number of steps of a run; decoding sequences and their cached tokens before the first step;
-new tokens and prompts; waiting requests; KV blocks in use at its end.
+Consecutive decode-only steps differ only in their growing contexts, so the simulator computes a series of
+them at once. A series ends when a request ends or arrives, a prompt is prefilled, or KV blocks run short. A
+row of the log describes a series: start, seconds and number of steps; decoding sequences and their cached
+tokens before the first step; new tokens and prompts; waiting requests; KV blocks in use at its end.
 
-`fast_loop` is a fast event loop for a server that never runs out of KV-cache blocks: no request is preempted
+`fast_loop` is a fast event loop for a server that never runs out of KV-cache blocks: no request is preempted,
 and at most one prompt is partly prefilled. It is a single loop, because function calls would take as much
-time as their work. Its results equal those of `Server.advance`, to the last digit.
+time as the work itself. Its results are exactly those of `Server.advance`.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ SomePool = TypeVar("SomePool", bound=BlockPool)
 class Capacity(NamedTuple):
     """The limits of an engine.
 
-    `blocks` of the KV cache, of `block` tokens each, and `sequences` at once are totals over all
+    `blocks` of the KV cache, of `block` tokens each, and concurrent `sequences` are totals over all
     data-parallel `ranks`. `tokens` is the budget of each rank in a step, or in each of the `micro_batches`
     that are in a pipeline at once. A decoding sequence takes `rows` tokens of the budget: one, plus one for
-    each draft. The states of a running sequence take `state` blocks, independent of its length. If layers
-    differ, each of the `groups` takes blocks by its own rule, and windows retain the tokens of `overlap`
-    steps in flight.
+    each draft. The states of a running sequence take `state` blocks, whatever its length. If layers differ,
+    each of the `groups` takes blocks by its own rule, and windows retain the tokens of `overlap` steps in
+    flight.
     """
 
     blocks: int
@@ -69,13 +69,13 @@ class Capacity(NamedTuple):
         return {**self._asdict(), "groups": [group._asdict() for group in self.groups]}
 
     def pool(self, kind: type[SomePool], grouped: type[SomePool]) -> SomePool:
-        """The pool with all blocks free."""
+        """A pool in which all blocks are free."""
         if not self.groups:
             return kind(self.blocks, self.block)
         return grouped(self.blocks, self.block, self.groups, (self.tokens, self.overlap))
 
     def requests(self, prompt: int, length: int) -> int:
-        """The number of requests that reach `length` tokens without preemption, at any ages."""
+        """The number of requests that reach `length` tokens without preemption, whenever they start."""
         groups, of = self.groups or (CacheGroup(self.block),), (prompt, length, self.overlap * self.tokens)
         most = self.blocks // self.ranks
         found = largest_fit(lambda n: pages_needed(groups, self.state, n, *of) <= most)
@@ -83,8 +83,8 @@ class Capacity(NamedTuple):
 
     @property
     def ahead_blocks(self) -> int:
-        """The blocks that windows may need for tokens in flight: of an admitted prompt, and of other
-        requests.
+        """The number of blocks that windows may need for tokens in flight, of a prompt that is admitted and
+        of other requests.
         """
         flying = self.overlap * self.tokens
         windows = [group for group in self.groups if group.kept is not None] if flying else []
@@ -99,7 +99,9 @@ class Capacity(NamedTuple):
 def chunks_by_rank(
     chunks: Mapping[int, tuple[int, int]], running: Mapping[int, int], ranks: int
 ) -> list[list[tuple[int, int]]]:
-    """The chunks that each rank reads, of chunks by request; `running` has the rank of each request."""
+    """The chunks that each rank prefills, given chunks by request; `running` contains the rank of each
+    request.
+    """
     found: list[list[tuple[int, int]]] = [[] for _ in range(ranks)]
     for request, chunk in chunks.items():
         found[running[request]].append(chunk)
@@ -114,8 +116,8 @@ FOREVER = float("inf")
 class RequestTimeline:
     """The times of each request: arrival, start of prefill, first token, end; preemptions and output tokens.
 
-    Events that have not happened are at infinity. Not ordered by request: `joined_s`, the times at which
-    requests begin to decode, and `resumed_s`, the seconds between two tokens around a preemption.
+    Events that have not happened have an infinite time. Not ordered by request: `joined_s`, the times at
+    which requests begin to decode, and `resumed_s`, the seconds between two tokens around a preemption.
     """
 
     def __init__(self, arrival_s: list[float]) -> None:
@@ -129,7 +131,7 @@ class RequestTimeline:
         self.joined_s, self.resumed_s = array("d"), array("d")
 
     def beside(self) -> RequestTimeline:
-        """For another server of the same requests: columns by request are shared."""
+        """For another server of the same requests; columns by request are shared."""
         other = copy(self)
         other._own()
         return other
@@ -142,7 +144,7 @@ row = Struct(f"{len(LOG)}d").pack
 
 
 def log_table(rows: bytes) -> Array:
-    """Packed rows as an array, with the columns `LOG`."""
+    """Packed rows as an array with the columns `LOG`."""
     return np.frombuffer(rows).reshape(-1, len(LOG))
 
 
@@ -152,11 +154,11 @@ def log_column(rows: bytearray, name: str) -> Array:
 
 
 def token_gaps(log: Array, joined_s: Array, resumed_s: Array) -> tuple[Array, Array]:
-    """Seconds between consecutive tokens of requests, with the number of gaps of each length.
+    """Seconds between consecutive tokens of requests, and how often each gap occurs.
 
-    All gaps of a run of decode steps count as equal, except those before its first step. For sequences of the
-    previous step with decodes, this gap counts from that step; for sequences that have joined since, from
-    `joined_s`, the end of their prefill. `resumed_s` are the gaps around preemptions.
+    All gaps in a series of decode steps count as equal, except those before its first step. For sequences of
+    the previous step with decodes, this gap begins at that step; for sequences that have joined since, at
+    `joined_s`, the end of their prefill. `resumed_s` contains the gaps around preemptions.
     """
     columns = ("start_s", "time_s", "steps", "decodes")
     start, time, steps, decodes = (log[:, LOG.index(name)].copy() for name in columns)
@@ -186,7 +188,7 @@ class Policy(ABC):
     """The scheduling policy of an engine.
 
     - `chunked`: Prompts are prefilled in chunks; otherwise whole.
-    - `mixes`: Prefill shares steps with decodes; otherwise it has separate steps.
+    - `mixes`: Prefill and decodes share steps; otherwise, they have separate steps.
     - `ahead`: A step is filled while the previous one runs, so requests that arrive meanwhile start one step
       later.
     - `cautious`: A prompt is admitted when there are blocks for all of it; otherwise when there are blocks
@@ -206,14 +208,16 @@ class Policy(ABC):
 
     @abstractmethod
     def admits(self, server: Server, request: int, new: int) -> bool:
-        """Whether the first waiting request is admitted, to prefill `new` tokens in this step."""
+        """Whether the first waiting request is admitted, so that this step prefills `new` of its tokens."""
 
     @abstractmethod
     def relieve(self, server: Server) -> None:
         """Preempt requests until the other decoding requests have blocks for the next step."""
 
     def longest(self, prompt: Array, written: Array) -> Array:
-        """The most tokens of a request in one step without chunks: after a preemption, all of its tokens."""
+        """The largest number of tokens of a request in one step without chunks; after a preemption, this can
+        be all its tokens.
+        """
         return written
 
     def spare(self, blocks: int) -> int:
@@ -221,25 +225,26 @@ class Policy(ABC):
         return 0
 
     def roomy(self, capacity: Capacity) -> int | None:
-        """The number of spare blocks with which an admission never fails for lack of blocks; None if it is
+        """The number of spare blocks with which an admission never fails for lack of blocks; None if this is
         not known.
 
-        Spare blocks exceed the final blocks of all running requests, including the next one.
+        The number of spare blocks has to exceed the final blocks of all running requests, including the next
+        one.
         """
         return None
 
     def fill(self, server: Server, preempted: bool) -> None:
         """Fill the next step with prompts, up to its tokens, sequences and blocks.
 
-        Partly prefilled prompts come first. If one lacks blocks, the last of them is preempted, which may be
-        itself. Then requests are admitted, unless one was `preempted` for this step. A request runs on one
-        rank, the one with the fewest prefill tokens at admission.
+        Partly prefilled prompts come first. If one of them lacks blocks, the last one is preempted, which may
+        be the same one. After that, requests are admitted, unless a request was `preempted` for this step. A
+        request runs on one rank: the rank with the fewest prefill tokens at its admission.
         """
         capacity, waiting, running = server.capacity, server.waiting, server.running
         decodes = capacity.rows * -(-server.decoding // server.lanes) if self.mixes else 0
         left, blocks = [capacity.tokens - decodes] * capacity.ranks, server.blocks
         for request, done in list(server.reading.items()) if server.reading else ():
-            if request not in server.reading:  # it was preempted for an earlier request
+            if request not in server.reading:  # the request was preempted so that an earlier request can run
                 break
             rank = running[request]
             new = min(left[rank], server.to_read[request] - done)
@@ -267,7 +272,7 @@ class Policy(ABC):
             left[rank] -= new
 
     def free(self, server: Server) -> int:
-        """Free blocks, minus the blocks that decodes of this step will need."""
+        """The number of free blocks, minus the blocks that the decodes of this step will need."""
         return server.blocks.free - (server.blocks.due(server.step) if self.mixes else 0)
 
 
@@ -275,27 +280,27 @@ class Policy(ABC):
 
 
 class Server:
-    """An engine with its policy, capacity and step times, which serves some requests of a load.
+    """An engine with its policy, capacity and step times, which serves requests of a load.
 
     Requests, by number:
 
-    - `waiting` for admission; `late` ones arrived when the next step was already filled.
-    - `running` maps admitted requests, in order, to their ranks; `on_ranks` counts them by rank.
+    - `waiting` requests wait for admission; `late` requests arrived when the next step was already filled.
+    - `running` maps admitted requests, in order, to their ranks; `on_ranks` counts them for each rank.
     - `reading` contains the requests in prefill, with their cached tokens.
     - `ends` is a heap of the decoding requests, each with the step after which it ends.
     - `deadlines` is a heap of the times at which requests are given up.
 
-    Columns by request: `to_read` is the number of tokens to prefill, after a preemption including generated
-    ones; `cancelled` the requested tokens that will not be generated; `final` the largest number of its
-    blocks; `last_s` the end of prefill or the last token before a preemption; a client waits `stays_s` from
-    `since_s` on.
+    Columns by request: `to_read` is the number of tokens to prefill, which includes generated tokens after a
+    preemption. `cancelled` is the number of requested tokens that will not be generated. `final` is the
+    largest number of its blocks. `last_s` is the end of prefill, or the last token before a preemption. A
+    client waits for `stays_s` from `since_s` on.
 
-    The next step has the number `step`. In this step, `decoding` sequences decode, with `kept` cached tokens
-    in total. `chunks` are its prefill chunks: request, new tokens and cached tokens. `demand` is the sum of
-    `final` over running requests. Before the step `hold_until` the policy runs no prefill. Before the step
-    `received` the policy looked for new requests. `retraction` is SGLang's last: its step, and the share of
-    future tokens that admissions then reserve. `flying` blocks contain tokens in flight, which windows leave
-    after the step.
+    The number of the next step is `step`. In this step, `decoding` sequences decode, with `kept` cached
+    tokens in total. `chunks` are its prefill chunks: request, new tokens and cached tokens. `demand` is the
+    sum of `final` over running requests. The policy runs no prefill before the step `hold_until`. The policy
+    last looked for new requests before the step `received`. `retraction` is SGLang's last retraction: its
+    step, and the share of future tokens that admissions reserve after it. `flying` blocks contain tokens in
+    flight that leave the windows after the step.
     """
 
     # Access to slots is faster than to a dict with this many entries.
@@ -359,7 +364,7 @@ class Server:
         self.answered: Callable[[int], None] | None = None  # called with each request that ends
 
     def beside(self) -> Server:
-        """Another server like this one, idle, for other requests of the load."""
+        """Another idle server like this one, for other requests of the load."""
         other = copy(self)
         other._reset()
         other.course = self.course.beside()
@@ -381,7 +386,9 @@ class Server:
             heappush(self.deadlines, (self._deadline_s(request), request))
 
     def advance(self, until: float = FOREVER) -> None:
-        """Run all steps that begin before a time. A response may move `until` forward."""
+        """Run all steps that begin before a time. A response may cause an earlier event, which moves `until`
+        forward.
+        """
         policy, self.until = self.policy, until
         while self.now < self.until:
             if self.deadlines and self.deadlines[0][0] <= self.now:
@@ -404,7 +411,7 @@ class Server:
                 self.waiting.extend(late)
 
     def _receive(self) -> list[int]:
-        """The requests that wait after the next step; requests that the policy considers later stay
+        """The requests that wait after the next step; requests that the policy will consider only later stay
         `late`.
         """
         late, running = self.late, self.decoding or self.reading or self.waiting
@@ -418,27 +425,27 @@ class Server:
         return late
 
     def _steps_until_receive(self) -> int:
-        """Decode steps until the policy looks for new requests."""
+        """The number of decode steps until the policy looks for new requests."""
         return (self.received - self.step) % self.policy.receive_interval
 
     @property
     def begins_s(self) -> float:
-        """The start of its next step, if it has one."""
+        """The start of the server's next step, if it has one."""
         return self.now
 
     @property
     def busy(self) -> bool:
-        """Whether it has requests."""
+        """Whether the server has requests."""
         return bool(self.waiting or self.late or self.running)
 
     @property
     def may_lack_blocks(self) -> bool:
-        """Whether the blocks may not suffice for all running requests to end without a preemption."""
+        """Whether the blocks may be too few for all running requests to end without a preemption."""
         return self.demand + self.ahead > self.blocks.total
 
     @property
     def events(self) -> Array:
-        """The log: a row for each run of decode steps and each other step, with the columns `LOG`."""
+        """The log: a row for each series of decode steps and for each other step, with the columns `LOG`."""
         return log_table(bytes(self.log))
 
     @property
@@ -448,12 +455,12 @@ class Server:
 
     @property
     def most_held(self) -> int:
-        """The most blocks in use."""
+        """The largest number of blocks in use."""
         return int(log_column(self.log, "blocks").max(initial=0))
 
     def unread(self, request: int) -> int:
-        """Tokens to prefill of the first waiting request, if it is admitted now: those that are not
-        cached.
+        """The number of prefill tokens of the first waiting request if it is admitted now: its tokens that
+        are not cached.
         """
         if self.sharing is not None:
             block = self.capacity.block  # only full blocks are found; at least one token is prefilled
@@ -463,7 +470,7 @@ class Server:
         return self.to_read[request] - self.cached[request]
 
     def blocks_needed(self, request: int, new: int) -> int:
-        """The free blocks that a request needs if it is admitted now with `new` prefill tokens."""
+        """The number of free blocks that a request needs if it is admitted now with `new` prefill tokens."""
         blocks, cached, state = self.blocks, self.cached[request], self.capacity.state
         own = blocks.prompt(self.to_read[request]) if self.policy.cautious else blocks.chunk(cached, new)
         if self.sharing is None:
@@ -471,8 +478,8 @@ class Server:
         return self.sharing.needed(request, cached) + own - blocks.of(cached) + state
 
     def least_loaded_rank(self, left: Sequence[int]) -> int:
-        """The rank with the fewest tokens to prefill beyond the rest of its budget (`left`), then with the
-        fewest requests.
+        """The rank with the fewest prefill tokens in excess of its remaining budget (`left`); among equal
+        ranks, the one with the fewest requests.
         """
         unread = [-tokens for tokens in left]
         for request, done in self.reading.items():
@@ -522,7 +529,7 @@ class Server:
         self.blocks.free += self.capacity.state
 
     def made(self, request: int, end: int) -> int:
-        """Tokens generated so far of a request that decodes until after step `end`."""
+        """The number of tokens that a request has generated, if it decodes until after step `end`."""
         return self.generate[request] - self.left(request, end)
 
     def left(self, request: int, end: int) -> int:
@@ -530,7 +537,9 @@ class Server:
         return end - self.step
 
     def to_come(self, most: int) -> int:
-        """The remaining output tokens of all decoding requests, at most `most` each, without cancellation."""
+        """The remaining output tokens of all decoding requests, at most `most` of each, without
+        cancellation.
+        """
         now = self.step, self.changes, most
         if self._to_come[0] != now:
             left, cancelled = self.left, self.cancelled
@@ -564,7 +573,7 @@ class Server:
         self._end_decode(request, context)
 
     def over(self, request: int, time_s: float) -> bool:
-        """Whether the client of a request has left by then."""
+        """Whether the client of a request has left by a time."""
         return self.stays_s is not None and self._deadline_s(request) <= time_s
 
     def _deadline_s(self, request: int) -> float:
@@ -587,9 +596,9 @@ class Server:
                 self.answered(request)
 
     def _decode_steps(self, once: bool) -> None:
-        """A run of decode steps: to the next end of a request, `until` is reached, or blocks run short.
+        """Run a series of decode steps, until a request ends, `until` is reached, or blocks run short.
 
-        `once` is for a single step, if the next step may admit another request.
+        With `once`, run a single step, because the next step may admit another request.
         """
         now, step, decodes, kept = self.now, self.step, self.decoding, self.kept
         last = self.ends[0][0]
@@ -616,7 +625,9 @@ class Server:
             self._finish_due()
 
     def _steps_until_eviction(self, sharing: PrefixCache, most: int) -> int:
-        """Steps, `most` at most, until decodes evict cached blocks that the next to be admitted would use."""
+        """The number of steps, at most `most`, until decodes evict cached blocks that the next admitted
+        request would use.
+        """
         if len(self.running) == self.capacity.sequences:
             return most
         taken = self.blocks.taken(self.step, most)
@@ -624,12 +635,12 @@ class Server:
         return most if left >= taken else max(1, self.blocks.steps(self.step, self.blocks.free - left))
 
     def _advance_contexts(self, steps: int) -> None:
-        """Counts steps of all that decode; the batch has been advanced already."""
+        """Count steps of all decoding sequences; the batch has been advanced already."""
         self.step += steps
         self.kept += steps * self.decoding
 
     def _prefill_step(self) -> None:
-        """The step that the policy has filled: prompts, and decodes if the policy mixes both."""
+        """Run the step that the policy has filled: prompts, and also decodes if the policy mixes both."""
         taken, self.chunks = self.chunks, {}
         chunks = [*taken.values()]
         decodes = self.decoding if self.policy.mixes else 0
@@ -661,12 +672,14 @@ class Server:
                 self._prefilled(request)
 
     def _land(self) -> None:
-        """No token is in flight: windows free the blocks that they have left."""
+        """No token is in flight any more: windows free the blocks that they have left."""
         self.blocks.free += self.flying
         self.flying = 0
 
     def _prefilled(self, request: int) -> None:
-        """Prefill of a request ends, after a preemption including generated tokens, and yields a token."""
+        """The prefill of a request ends (after a preemption, it includes generated tokens) and yields a
+        token.
+        """
         now, context = self.now, self.to_read[request]
         made = context - self.prompt[request] + 1
         if made == 1:
@@ -693,7 +706,7 @@ class Server:
         self.blocks.join(context, self.step)
 
     def _finish_due(self) -> None:
-        """Ends all requests that have their last token."""
+        """End all requests that have their last token."""
         ends, step = self.ends, self.step
         while ends and ends[0][0] == step:
             request = heappop(ends)[1]
@@ -743,22 +756,27 @@ def is_deterministic(server: Server) -> bool:
 
 
 def is_uncontended(server: Server) -> bool:
-    """Whether all arrived requests decode, and half of the blocks remain free when they end."""
+    """Whether all requests that have arrived are decoding, and half of the blocks will still be free when
+    they end.
+    """
     if server.waiting or server.late or server.reading:
         return False
     return 2 * server.demand < server.blocks.total and server.demand <= room_for_all(server)
 
 
 def room_for_all(server: Server) -> int:
-    """Blocks that all running requests may take together, so that no admission fails for lack of blocks."""
+    """The number of blocks that all running requests may take together, so that no admission fails for lack
+    of blocks.
+    """
     return server.blocks.total - (server.policy.roomy(server.capacity) or 0) - server.ahead
 
 
 def fast_loop(server: Server, first: int, comes_s: Sequence[float]) -> int:  # noqa: PLR0912, PLR0915 (see above)
-    """Advance a deterministic server from request `first` on, while blocks suffice for every arrival.
+    """Advance a deterministic server, starting with request `first`, as long as blocks suffice for every
+    arrival.
 
     `comes_s` are the arrival times; the last one is infinite. Returns the first request that has not arrived
-    when the next admission lacks blocks; from there `Server.advance` continues.
+    when an admission lacks blocks; `Server.advance` continues there.
     """
     course, blocks, capacity, policy = server.course, server.blocks, server.capacity, server.policy
     groups, of, join, leave = blocks.groups, blocks.of, blocks.join, blocks.leave
@@ -897,7 +915,9 @@ def fast_loop(server: Server, first: int, comes_s: Sequence[float]) -> int:  # n
 
 
 def _runs(server: Server, first: int, reading: dict[int, int]) -> None:
-    """The running requests in the order of admission, which is the order of numbers from the first one on."""
+    """The running requests in the order of admission, which is the order of their numbers, starting with the
+    first one.
+    """
     decoding = {request for _, request in server.ends}
     new = sorted(request for request in decoding if request >= first and request not in server.running)
     old = [request for request in server.running if request in decoding]

@@ -1,14 +1,14 @@
-"""Servers with pipeline stages, with speculative decoding, and decode servers.
+"""Servers with pipeline stages, servers with speculative decoding, and decode servers.
 
 `PipelinedServer`: a step is a micro-batch, and m of them are in the pipeline at once. Micro-batch k begins
 when the first stage is free and k − m is done, and leaves stage s at F(k, s) = max(F(k − 1, s), F(k, s − 1))
-+ t(k, s), as in a flow shop (Johnson 1954). It prefills its own prompts and decodes an equal share of
-sequences.
++ t(k, s), as in a flow shop (Johnson 1954). A micro-batch prefills its own prompts and decodes an equal share
+of the sequences.
 
-`SpeculativeServer`: a step verifies drafts and yields one or more tokens of a sequence. The yields are drawn
-when a request begins to decode, so its last step, contexts and blocks are known; a `StepCalendar` stores the
-sums over all sequences. `server_of` and `decode_server_of` choose the class; `DecodeServer` serves requests
-with cached prompts.
+`SpeculativeServer`: a step verifies drafts and yields one or more tokens of a sequence. The number of tokens
+of each step is drawn when a request begins to decode, so its last step, contexts and blocks are known then. A
+`StepCalendar` stores the sums over all sequences. `server_of` and `decode_server_of` choose the class; a
+`DecodeServer` serves requests whose prompts are cached.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from .step_times import StepTimes
 class PipelinedServer(Server):
     """A server with pipeline stages; `now` is the earliest start of the next micro-batch.
 
-    `turn` micro-batches of the round have begun. `passing` contains the prompts whose last chunk is in the
-    pipeline, each with the time when it leaves; they cannot be preempted. Until `clear_s` there are
-    micro-batches with prefill in the pipeline, and each micro-batch is simulated separately. After that all
-    micro-batches only decode, and whole rounds are equal.
+    `turn` is the number of micro-batches of the round that have begun. `passing` contains the prompts whose
+    last chunk is in the pipeline, with the time at which each leaves it; these prompts cannot be preempted.
+    Until `clear_s`, micro-batches with prefill are in the pipeline, and each micro-batch is simulated
+    separately. After that, all micro-batches only decode, and all rounds are equal.
     """
 
     def _reset(self) -> None:
@@ -53,7 +53,9 @@ class PipelinedServer(Server):
 
     @property
     def begins_s(self) -> float:
-        """When its next micro-batch begins, if it has one, or a prompt is through the pipeline before."""
+        """When its next micro-batch begins, if it has one; or when a prompt leaves the pipeline, if that is
+        earlier.
+        """
         if self.passing and (self.waits or self.passing[0][0] < self.now):
             return self.passing[0][0]
         return self.now
@@ -96,7 +98,7 @@ class PipelinedServer(Server):
 
     @property
     def busy(self) -> bool:
-        """Whether it has requests."""
+        """Whether the server has requests."""
         return super().busy or bool(self.passing)
 
     def to_come(self, most: int) -> int:
@@ -107,7 +109,7 @@ class PipelinedServer(Server):
         return super().to_come(most) + sum(min(tokens, most) for tokens in rest)
 
     def _take_arrived(self) -> None:
-        """Give prompts that have left the pipeline by now, and before `until`, their next token."""
+        """Give the next token to prompts that have left the pipeline by now, and before `until`."""
         now = self.now
         while self.passing and self.passing[0][0] <= now and self.passing[0][0] < self.until:
             self.now, request = self.passing.popleft()
@@ -129,10 +131,10 @@ class PipelinedServer(Server):
                 self.passing.append((done_s, request))
 
     def _decode_steps(self, once: bool) -> None:
-        """Micro-batches that only decode: whole rounds, and then a part of one.
+        """Run micro-batches that only decode: whole rounds, and then a part of a round.
 
-        The micro-batches of a part of a round count as equally long, and their tokens appear at the end of
-        the round.
+        The micro-batches of a part of a round count as equally long, and their tokens come at the end of the
+        round.
         """
         if self.may_lack_blocks and self.lacks_blocks:
             self.policy.relieve(self)
@@ -158,7 +160,7 @@ class PipelinedServer(Server):
         return float(self.prices.step(self.decoding, sums, ()))
 
     def _through(self, ranks: list[list[tuple[int, int]]], decodes: bool) -> None:
-        """Send one micro-batch through the stages: `ranks` contains the prefill chunks of each rank."""
+        """Send one micro-batch through the stages; `ranks` contains the prefill chunks of each rank."""
         parts = min(self.capacity.micro_batches, self.decoding) if decodes else 1
         sums = ((self.kept,) if self.batch is None else self.batch.kept) if decodes else (0,)
         count = self.decoding / parts if decodes else 0
@@ -173,7 +175,7 @@ class PipelinedServer(Server):
         self._count_micro_batches(int(decodes), begin - self.now, ranks)
 
     def _count_micro_batches(self, count: int, seconds: float, ranks: list[list[tuple[int, int]]]) -> None:
-        """Counts micro-batches that have begun; at the end of a round all that decode have a token."""
+        """Count micro-batches that have begun; at the end of a round, all decoding sequences get a token."""
         self.turn += count
         whole = bool(self.decoding) and self.turn >= self.capacity.micro_batches
         decodes, kept = (self.decoding, self.kept) if whole else (0, 0)
@@ -192,7 +194,7 @@ class PipelinedServer(Server):
             self._finish_due()
 
     def _drop(self, request: int) -> None:
-        """Stop a request with a prompt that may be in the pipeline."""
+        """Stop a request, even if its prompt is in the pipeline."""
         mine = next((one for one in self.passing if one[1] == request), None)
         if mine is not None:
             self.passing.remove(mine)
@@ -212,7 +214,7 @@ class StepCalendar:
         self._first, self._values = 0, np.zeros(STEPS, dtype=np.int64)
 
     def add(self, step: int, values: Array) -> None:
-        """Adds values to the steps from this one on; earlier steps are over and forgotten."""
+        """Add values to the steps starting with this one; earlier steps are removed."""
         place = step - self._first
         if place + len(values) > len(self._values):
             kept = self._values[place:]
@@ -222,13 +224,13 @@ class StepCalendar:
         self._values[place : place + len(values)] += values
 
     def of(self, step: int, steps: int) -> Array:
-        """The values of `steps` steps from this one on."""
+        """The values of `steps` steps, starting with this one."""
         place = step - self._first
         return self._values[place : place + steps]
 
 
 class SpeculativeDecodeBatch(DecodeBatch):
-    """The total cached tokens of all sequences, which grow by the yield of each step."""
+    """The total number of cached tokens of all sequences, which grows by the tokens of each step."""
 
     def __init__(self) -> None:
         super().__init__(())
@@ -241,12 +243,12 @@ class SpeculativeDecodeBatch(DecodeBatch):
         return (self._total,)
 
     def begin(self, context: int, yields: Array) -> None:
-        """A sequence begins to decode, with the yields of its steps."""
+        """Add a sequence that begins to decode, with the number of tokens of each of its steps."""
         self._total += context
         self._yields.add(self._now, yields)
 
     def stop(self, context: int, rest: Array) -> None:
-        """A sequence stops decoding; its remaining tokens are not generated."""
+        """Remove a sequence that stops decoding; its remaining tokens are not generated."""
         self._total -= context
         self._yields.add(self._now, -rest)
 
@@ -263,7 +265,9 @@ class SpeculativeDecodeBatch(DecodeBatch):
 
 
 class SpeculativeBlockPool(BlockPool):
-    """Blocks of sequences that allocate slots for all drafts of a step, including rejected drafts."""
+    """The number of blocks of sequences that allocate slots for all drafts of a step, including drafts that
+    are rejected later.
+    """
 
     __slots__ = ("_due",)
 
@@ -274,15 +278,17 @@ class SpeculativeBlockPool(BlockPool):
         self._due = StepCalendar()
 
     def begin(self, step: int, more: Array) -> None:
-        """A sequence starts decoding at this step, with the blocks that each of its steps allocates."""
+        """Add a sequence that begins to decode in this step, with the number of blocks that each of its steps
+        allocates.
+        """
         self._due.add(step, more)
 
     def stop(self, step: int, rest: Array) -> None:
-        """A sequence stops decoding; its remaining blocks from this step on are not allocated."""
+        """Remove a sequence that stops decoding; blocks from this step on are not allocated."""
         self._due.add(step, -rest)
 
     def due(self, step: int) -> int:
-        """Blocks that the decodes of a step take."""
+        """The number of blocks that the decodes of a step take."""
         return int(self._due.of(step, 1).sum())
 
     def taken(self, step: int, steps: int) -> int:
@@ -296,7 +302,7 @@ class SpeculativeBlockPool(BlockPool):
 class SequenceSchedule(NamedTuple):
     """The steps of a sequence, from `step` on with `context` tokens cached.
 
-    `made` are its output tokens after each step, `held` its blocks in each step.
+    `made` contains the number of output tokens after each step, and `held` the number of blocks in each step.
     """
 
     step: int
@@ -308,8 +314,8 @@ class SequenceSchedule(NamedTuple):
 class SpeculativeServer(Server):
     """A server with speculative decoding.
 
-    `schedules` are those of decoding sequences. `used` counts the earlier decode steps of each preempted
-    request; its draws continue after them.
+    `schedules` contains the schedules of decoding sequences. `used` counts the earlier decode steps of each
+    preempted request; its random draws continue after them.
     """
 
     def _pool(self) -> SpeculativeBlockPool:
@@ -330,12 +336,12 @@ class SpeculativeServer(Server):
         return int(schedule.made[-1]) - (int(schedule.made[done - 1]) if done else 0)
 
     def _advance_contexts(self, steps: int) -> None:
-        """Counts steps of all that decode; the batch has been advanced already."""
+        """Count steps of all decoding sequences; the batch has been advanced already."""
         self.step += steps
         self.kept = self.batch.kept[0]
 
     def _begin_decode(self, request: int, context: int, left: int) -> None:
-        """Draw the steps of a sequence that decodes from the next step on, for `left` more tokens."""
+        """Draw the steps of a sequence that decodes `left` more tokens, starting with the next step."""
         assert self.load.yields is not None
         drawn = self.load.yields(request)[self.used[request] :]
         made = np.cumsum(drawn)
@@ -353,7 +359,7 @@ class SpeculativeServer(Server):
         self.kept += context
 
     def _end_decode(self, request: int, context: int) -> None:
-        """A sequence stops decoding; the slots of rejected drafts are free, too."""
+        """Remove a sequence that stops decoding; slots of rejected drafts become free, too."""
         schedule = self.schedules.pop(request)
         done = self.step - schedule.step
         first = self.blocks.of(schedule.context)
@@ -375,7 +381,7 @@ LATER = 1 << 32  # added to a seed: decode servers draw other drafts than prefil
 def decode_load(load: Load) -> Load:
     """The load of decode servers: requests with cached prompts and their first token.
 
-    This token is not cached yet, so it counts as the last token of the prompt: its prefill yields the second
+    This token is not cached yet, so it counts as the last token of the prompt; its prefill yields the second
     token.
     """
     rest = np.maximum(load.generate - 1, 1)
@@ -387,10 +393,12 @@ def decode_load(load: Load) -> Load:
 
 
 class DecodeServer(Server):
-    """A server of a `decoded` load. A preempted request loses its cache and is prefilled again."""
+    """A server for a `decoded` load. If a request is preempted, it loses its cache, and its prefill is
+    repeated.
+    """
 
     def preempt(self, request: int) -> None:
-        """After this, nothing of the sequence is cached."""
+        """After this, nothing of the sequence is in the cache."""
         super().preempt(request)
         self.cached[request] = 0
 
@@ -400,7 +408,7 @@ class PipelinedDecodeServer(DecodeServer, PipelinedServer):
 
 
 class SpeculativeDecodeServer(DecodeServer, SpeculativeServer):
-    """A decode server that verifies drafts, except with the first token that it generates."""
+    """A decode server that verifies drafts, except in the step after the first token."""
 
 
 def server_of(
@@ -415,7 +423,7 @@ def server_of(
 def decode_server_of(
     prices: StepTimes, policy: Policy, capacity: Capacity, load: Load, course: RequestTimeline
 ) -> Server:
-    """A server of a `decoded` load."""
+    """A server for a `decoded` load."""
     plain = DecodeServer if load.drafts is None else SpeculativeDecodeServer
     kind = PipelinedDecodeServer if capacity.micro_batches > 1 else plain
     return kind(prices, policy, capacity, load, course)

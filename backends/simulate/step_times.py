@@ -55,7 +55,7 @@ NONE: Row = (0, 0, [])
 
 
 class ContextRows(Generic[K]):
-    """A row of values by context for each key, such as a number of sequences.
+    """For each key, such as a number of sequences, a row of values by context.
 
     `values` computes the values of a key at an array of contexts.
     """
@@ -65,7 +65,7 @@ class ContextRows(Generic[K]):
         self.known: dict[K, Row] = {}
 
     def __call__(self, key: K, least: int, most: int) -> Row:
-        """The row of a key, extended to these contexts."""
+        """The row of a key; it is extended to these contexts if necessary."""
         row = self.known.get(key, NONE)
         return row if row[0] <= least and most < row[1] else self.longer(key, least, most)
 
@@ -108,10 +108,10 @@ DecodeCode = tuple[
 
 
 class DecodeTimes:
-    """Seconds of a decode-only micro-batch, on each pipeline stage of a plan.
+    """Seconds of a micro-batch that only decodes, on each pipeline stage of a plan.
 
-    Most op times depend on the number of sequences alone, and are evaluated for many numbers at once.
-    Recorded code evaluates the others, which read the KV cache, and the engine overhead.
+    Most op times depend on the number of sequences alone, and are evaluated for many numbers at once. The
+    other op times (ops that read the KV cache, and engine overhead) are evaluated by recorded code.
     """
 
     def __init__(self, of: StepEvaluator, keeps: KvSums) -> None:
@@ -120,7 +120,9 @@ class DecodeTimes:
         self._code = cache(self._recorded)
 
     def __call__(self, sequences: float, sums: Sequence[Number]) -> tuple[Number, ...]:
-        """Seconds by stage for sequences with these sums over their contexts; arrays give arrays."""
+        """Seconds by stage for sequences with these sums over their contexts; for arrays, the results are
+        arrays.
+        """
         code, few = self._priced[sequences]
         return (code.many if sums and isinstance(sums[0], np.ndarray) else code)(few, sums)
 
@@ -134,7 +136,7 @@ class DecodeTimes:
         return [(self._code(graph), known[graph][i]) for i, graph in enumerate(graphs)]
 
     def _recorded(self, graph: bool) -> TwoPartFunction:
-        """The code of steps that are launched as a graph, or not."""
+        """The code for steps that are launched as a graph, or for steps that are not."""
         of, tape = self.of, Tape(SCALARS)
         names, few = [f"s{i}" for i in range(len(self.keeps.functions))], [f"t{i}" for i in range(of.depth)]
         at = KvSumBinding(self.keeps, tape.symbol("B"), [tape.symbol(name) for name in names])
@@ -151,10 +153,10 @@ FEW = 24  # steps evaluated one by one in this time
 
 
 class StepEstimator(Protocol):
-    """Seconds of a step with `decodes` sequences, and prefill chunks.
+    """Seconds of a step with `decodes` decoding sequences and with prefill chunks.
 
-    `sums` are over the decoding sequences, one for each of `functions` of the context; the first function is
-    `C`. They may be arrays if there are no chunks.
+    `sums` contains a sum over the decoding sequences for each of `functions` of the context; the first
+    function is `C`. If there are no chunks, the sums may be arrays.
     """
 
     functions: tuple[Dim, ...]
@@ -172,12 +174,12 @@ class StepEstimator(Protocol):
 
 
 class StepTimes:
-    """The times of steps from a `StepEstimator`; the state is `kept` cached tokens, or a `batch` with
-    windows.
+    """The times of steps from a `StepEstimator`; the state is the number `kept` of cached tokens, or a
+    `batch` if the model has windows.
 
-    Without windows, cumulative sums over integer mean contexts are stored, with linear interpolation between.
-    A run of decode steps advances from one mean context to the next in each step, so its time is a difference
-    of two sums, for any length.
+    Without windows, the class stores cumulative sums over integer mean contexts, and interpolates linearly
+    between them. A series of decode steps advances by one mean context per step, so its time is a difference
+    of two sums, whatever its length.
     """
 
     def __init__(self, step: StepEstimator) -> None:
@@ -198,9 +200,9 @@ class StepTimes:
     def run(
         self, decodes: int, kept: int, batch: DecodeBatch | None, most: int, seconds: float
     ) -> tuple[int, float]:
-        """The number of steps that begin within `seconds`, from one to `most`, and their total time.
+        """The number of steps, from one to `most`, that begin within `seconds`, and their total time.
 
-        A batch is advanced by these steps.
+        The call advances a batch by these steps.
         """
         if batch is not None:
             return self._each(decodes, batch, min(most, AHEAD), seconds)
@@ -220,7 +222,9 @@ class StepTimes:
         return end - at, low + share * (sums[end + 1] - low) - begin
 
     def _sums(self, decodes: int, contexts: Array) -> Array:
-        """Seconds of all decode steps before each context, from the first on."""
+        """For each context, the total seconds of all decode steps before it, starting with the first
+        context.
+        """
         sums = np.zeros(len(contexts))
         seconds = self.step(decodes, (decodes * contexts[:-1],), ())
         np.cumsum(np.broadcast_to(seconds, len(contexts) - 1), out=sums[1:])
@@ -251,7 +255,7 @@ LONG_S = 16.0  # kernels of this step wait neither for launches nor for the engi
 
 
 def has_tables(plan: StepEvaluator) -> bool:
-    """Whether the op times are functions of tokens or of sequences alone."""
+    """Whether each op time is a function of tokens only or of sequences only."""
     return len(plan.program.entries) == 1 and all(
         group.size in TABLE_BLOCKS or (group.size is None and all(price.apart for price in group.prices))
         for _, group in plan._groups
@@ -259,7 +263,7 @@ def has_tables(plan: StepEvaluator) -> bool:
 
 
 class PrefillTables:
-    """Seconds of steps with prefill, for an evaluator for which `has_tables` is true."""
+    """Seconds of steps with prefill, for an evaluator with `has_tables`."""
 
     def __init__(self, plan: StepEvaluator, keeps: KvSums) -> None:
         self.plan = plan
@@ -287,7 +291,7 @@ class PrefillTables:
     def _by_tokens(
         self, few: bool, counts: Array
     ) -> Iterator[tuple[float, tuple[int, ValuesByCount[SumTriple]]]]:
-        """Seconds of the ops that depend on tokens, and the tables for the rest of the step."""
+        """Seconds of the ops that depend on tokens only, and the tables for the rest of the step."""
         prompt = Binding(B=1, T=2, C=0), Binding(B=counts - 2, T=1, C=0)
         at = MixedBinding(prompt) if few else Binding(B=1, T=counts, C=0)
         captured = np.broadcast_to(self.plan.captured(at) if self.plan.host else False, counts.shape)
@@ -296,9 +300,10 @@ class PrefillTables:
         return ((seconds[kind][i], self._of[kind]) for i, kind in enumerate(kinds))
 
     def _by_sequences(self, kind: int, counts: Array) -> Iterator[SumTriple]:
-        """Seconds of the ops that depend on sequences; of engine overhead; and of a step without kernels.
+        """Seconds of the ops that depend on sequences only; seconds of engine overhead; and seconds of a step
+        without kernels.
 
-        A step without kernels takes the engine CPU time: launch, scheduling and sampling.
+        A step without kernels takes the engine CPU time for launches, scheduling and sampling.
         """
         at = Binding(B=counts, T=1, C=0)
 
@@ -317,7 +322,7 @@ class PrefillTables:
     def _attention(
         self, kind: str, at: Callable[[Tape], Binding], few: Names, late: Names
     ) -> TwoPartFunction:
-        """Seconds of attention alone, as code."""
+        """Seconds of attention only, as code."""
         tape = Tape(SCALARS)
         there = at(tape)
         return TwoPartFunction(tape, few, late, [sum(group.sums(kind, there)[0] for group in self._apart)])
@@ -328,7 +333,9 @@ class PrefillTables:
         return seconds
 
     def _by_context(self, kind: int, decodes: int, sums: Sequence[float]) -> float:
-        """Seconds of attention if the mean context determines them; linear between integers."""
+        """Seconds of attention, if the mean context determines them; values between integers are
+        interpolated.
+        """
         kept = int(sums[0])
         context = kept // decodes
         first, end, seconds = self._known[kind].get(decodes, NONE)
@@ -361,7 +368,7 @@ class PrefillTables:
         return busy if busy > least else least
 
     def _read(self, kind: int, alike: tuple[int, ...]) -> float:
-        """Seconds of attention of equal chunks in sequence, cached."""
+        """Seconds of attention of equal chunks that run one after another, cached."""
         known, new, cached = self._reads[kind], alike[0], alike[1]
         if len(known) >= CACHED_VALUES:
             known.clear()
@@ -371,12 +378,12 @@ class PrefillTables:
 
 
 def _decoding(keeps: KvSums, names: Names, tape: Tape) -> Binding:
-    """Decoding sequences with symbolic sums."""
+    """Decoding sequences whose sums are symbols."""
     return KvSumBinding(keeps, tape.symbol("B"), [tape.symbol(name) for name in names])
 
 
 def _prompt_groups(tape: Tape) -> Binding:
-    """Equal prompts with symbolic sizes."""
+    """Equal prompts whose sizes are symbols."""
     return Binding(**{name: tape.symbol(name) for name in ("B", "T", "C")})
 
 
@@ -389,9 +396,7 @@ def _row(code: Callable[[], TwoPartFunction], decodes: int, contexts: Array) -> 
 
 
 class RecordingEstimator:
-    """A `Step` that records, for each step with prefill, the decoding sequences, their tokens, and the
-    chunks.
-    """
+    """A `Step` that records the decoding sequences, their tokens and the chunks of each step with prefill."""
 
     def __init__(self, step: StepEstimator) -> None:
         self._step, self.functions = step, step.functions
@@ -427,9 +432,9 @@ D = TypeVar("D", int, float)
 
 
 class ProgramEstimator:
-    """The times of steps of a program, with each decoding sequence at its own context.
+    """The times of steps of a program; each decoding sequence has its own context.
 
-    Steps with prefill are looked up in tables, if the op times allow it (`has_tables`). Decoding sequences
+    Steps with prefill are looked up in tables if the op times allow this (`has_tables`). Decoding sequences
     are distributed evenly over data-parallel ranks and micro-batches. A decode-only step ends when the first
     micro-batch may begin again: it has left the pipeline, and the first stage is free.
     """
@@ -437,7 +442,8 @@ class ProgramEstimator:
     def __init__(self, program: Program, model: DeviceCostModel) -> None:
         if not model.symbolic:
             raise InputError(
-                f"simulate: {model.name} is a custom cost model; a simulation supports only llmir's own"
+                f"simulate: {model.name} is a custom cost model; a simulation supports only cost "
+                "models of llmir"
             )
         self.model, self.surface = model, Surface(program, model)
         self._keeps, self._parts = self.surface._keeps, in_flight(program)
@@ -448,7 +454,7 @@ class ProgramEstimator:
         self._decoding = DecodeTimes(self.surface._plan(True, False), self._keeps)
 
     def __call__(self, decodes: int, sums: Sequence[Number], chunks: Chunks) -> Number:
-        """Seconds from this step to the next."""
+        """Seconds from the start of this step to the start of the next."""
         kept = sums[1:] if self._first else sums
         if not chunks:
             return self._decodes(decodes, kept)
@@ -461,7 +467,7 @@ class ProgramEstimator:
     def micro_batch(
         self, decodes: float, sums: Sequence[Number], ranks: Sequence[Chunks]
     ) -> tuple[float, ...]:
-        """Seconds of one micro-batch, and of each pipeline stage; `ranks` has the chunks of each rank."""
+        """Seconds of one micro-batch and of each pipeline stage; `ranks` contains the chunks of each rank."""
         kept = sums[1:] if self._first else sums
         every: list[tuple[tuple[int, int, int], ...]] = []
         for chunks in ranks:
@@ -481,7 +487,7 @@ class ProgramEstimator:
     def _joined(
         self, decodes: D, kept: Sequence[Number], chunks: Chunks
     ) -> tuple[D, Sequence[Number], Chunks]:
-        """Chunks of one token count as decoding sequences."""
+        """A chunk of one token counts as a decoding sequence."""
         if ones := [cached for new, cached in chunks if new == 1]:
             more = self._keeps.sums(ones)
             kept = [a + b for a, b in zip(kept, more, strict=True)] if decodes else more
@@ -504,11 +510,11 @@ def in_flight(program: Program) -> int:
 
 
 class SpeculativeEstimator:
-    """Steps in which each decoding sequence has one row for its last token and one for each draft.
+    """Steps in which each decoding sequence has one row for its last token and one row for each draft.
 
-    All decoding sequences are estimated at their mean context, which overestimates windows that some have not
-    filled. A step with prefill is a step of the program, plus the logits of the drafts' rows. The drafter
-    also prefills the prompts, in the step of the first draft of each sequence.
+    All decoding sequences are estimated at their mean context; this overestimates windows that some sequences
+    have not filled. A step with prefill is a step of the program, plus the logits for the rows of drafts. The
+    drafter also prefills the prompts, in the step of the first draft of each sequence.
     """
 
     functions: tuple[Dim, ...] = (C,)
@@ -528,7 +534,7 @@ class SpeculativeEstimator:
         self._logits: dict[int, float] = {}
 
     def __call__(self, decodes: int, sums: Sequence[Number], chunks: Chunks) -> Number:
-        """Seconds from this step to the next."""
+        """Seconds from the start of this step to the start of the next."""
         if not decodes:
             return self._plain(0, (), chunks) + self._reading(0, 0, chunks)
         kept = sums[0]
@@ -540,12 +546,14 @@ class SpeculativeEstimator:
         return verified + self._reading(decodes, context, chunks)
 
     def _more(self, decodes: int, context: int) -> float:
-        """In a step with prefill, the seconds of logits of all rows and of all drafts after the first."""
+        """In a step with prefill, the additional seconds for the logits of all rows, and for all drafts after
+        the first.
+        """
         first, _, drafts = self._drafts(decodes, context, context)
         return self._heads(decodes) + drafts[context - first] * (1 - 1 / self.drafts.tokens)
 
     def _decodes(self, decodes: int, kept: Number) -> Number:
-        """Seconds of a step that only decodes; linear between whole mean contexts."""
+        """Seconds of a step that only decodes; values between integer mean contexts are interpolated."""
         if isinstance(kept, np.ndarray):
             low = int(kept[0] // decodes)
             high = int(kept[-1] // decodes) + 1
@@ -568,14 +576,14 @@ class SpeculativeEstimator:
         return self.drafts.tokens * self._draft.many(decodes, contexts)
 
     def _reading(self, decodes: int, context: int, chunks: Chunks) -> Number:
-        """Seconds of the drafter to prefill chunks of prompts and to generate one draft per sequence."""
+        """Seconds in which the drafter prefills chunks of prompts and generates one draft per sequence."""
         if self._reads is None:
             return 0.0
         sums = [decodes * Binding(C=context)(function) for function in self._reads.functions]
         return self._reads(decodes, sums if decodes else (), chunks)
 
     def _heads(self, decodes: int) -> float:
-        """The seconds of logits of all rows, minus those of one row per sequence."""
+        """Seconds for the logits of all rows, minus the seconds for one row per sequence."""
         if decodes not in self._logits:
             at = np.array([1])
             more = self._verify.many(decodes, at) - self._last.many(decodes, at)
@@ -585,7 +593,7 @@ class SpeculativeEstimator:
     def micro_batch(
         self, decodes: float, sums: Sequence[Number], ranks: Sequence[Chunks]
     ) -> tuple[float, ...]:
-        """Seconds of a step, and of its one stage: ranks share the decoding sequences evenly."""
+        """Seconds of a step, and of its only stage; ranks share the decoding sequences evenly."""
         count = int(decodes)
         context = round(sums[0] / count) if count else 0
         shares = [count // len(ranks) + (i < count % len(ranks)) for i in range(len(ranks))]

@@ -36,8 +36,9 @@ class StepFigures(NamedTuple):
 class StepCode:
     """`time_s` and `peak_memory_bytes` of a report as a compiled function, called like `analyze`.
 
-    Steps with one new token have separate code, because more of it is constant. Each code is compiled on
-    first use, and parts that depend on `batch` and `new` only are cached between contexts.
+    Steps with one new token have separate code, because more of their code is constant. Each function is
+    compiled when it is first used; results that depend only on `batch` and `new` are reused for other
+    contexts.
     """
 
     def __init__(
@@ -52,11 +53,13 @@ class StepCode:
         if by == "numba" and not numba.available():
             raise InputError("by: numba is not installed: pip install 'llmir[numba]'")
         if not model.symbolic:
-            raise InputError(f"cost: {model.name} is a model of numbers; code is made of llmir's own")
+            raise InputError(
+                f"cost: {model.name} is a custom cost model; only cost models of llmir can be compiled"
+            )
         self.program, self.model, self.phase = program, model, phase
         self.cache_policy = policy(cache_policy).name
         self._codes: dict[tuple[Program, bool], StepFunction] = {}
-        # False if images, whole prompts or drafts decide which program runs.
+        # False if images, whole prompts or drafts affect which program runs.
         self._plain = not (program.patches or program.splits or "prompt" in program.facts)
         self._quick: dict[bool, StepFunction] = {}
 
@@ -86,7 +89,8 @@ class StepCode:
     def slope(self, by: str, batch: int = 1, new: int = 1, context: int = 0) -> StepFigures:
         """The derivatives of the results with respect to `batch`, `new` or `context`.
 
-        They are valid between kinks: rounded values are constant, and the fastest kernel does not change.
+        They are valid between the points at which the formula changes: rounded values count as constant, and
+        the fastest kernel stays the same.
         """
         name = dict(zip(STEP, SIZES, strict=True))[str(choice("by", by, STEP))]
         given = integer("batch", batch, 1), integer("new", new, 1), integer("context", context)
@@ -97,7 +101,7 @@ class StepCode:
         return StepFigures(*(value / (program.micro_batches if name == "B" else 1) for value in found))
 
     def _code(self, program: Program, single: bool) -> StepFunction:
-        """The code of a program, for one new token or any number."""
+        """The code of a program, for one new token or for any number of new tokens."""
         if (program, single) not in self._codes:
             steps = step_evaluator(program, self.model, self.cache_policy)
 
@@ -108,7 +112,9 @@ class StepCode:
         return self._codes[program, single]
 
     def text(self, printer: str = "python", new: int = 1) -> str:
-        """The source for `new` new tokens: `early` of batch and new, `late` of the context and that."""
+        """The source for `new` new tokens: `early` computes from batch and new, `late` from the context and
+        the results of `early`.
+        """
         printer = str(choice("printer", printer, tuple(PRINTERS)))
         new = integer("new", new, 1)
         program, _, _ = batch_program(

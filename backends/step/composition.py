@@ -1,17 +1,17 @@
 """Steps of any composition: decoding sequences with any contexts, together with prefill chunks.
 
-`KvSums`: with one new token per sequence, a size is a sum of products of a part that counts sequences and a
-function of the context. A few of these functions suffice, and the others are their multiples plus a constant.
-Their sums over the sequences are all that a step needs.
+`KvSums`: for sequences with one new token each, a size is a sum of products; one factor counts sequences, and
+the other is a function of the context. A few of these functions are enough; the others are multiples of them
+plus a constant. Their sums over the sequences are all that a step needs.
 
-`CompositionSteps`: the op times as code. Ops that depend on one product of sizes become a table. Ops that
-treat sequences of each kind separately (attention) have cached times for chunks and recorded code for
-decodes. The others are recorded as functions of the sums.
+`CompositionSteps`: the op times as code. An op becomes a table if its time depends on one product of sizes.
+Ops that treat each kind of sequences separately (attention) have cached times for chunks, and recorded code
+for decodes. The other ops are recorded as functions of the sums.
 
-`DecodeBatch`: sequences that decode together. The sums grow by rates that change at few contexts (a full
-window, the start of a chunk), so that a step adds rates without visiting each sequence.
+`DecodeBatch`: sequences that decode together. The sums grow by rates that change only at a few contexts (when
+a window is full, or a chunk starts). So a step adds the rates and does not visit each sequence.
 
-`Surface`: seconds of a step by its composition, the entry point of this file.
+`Surface`: seconds of a step of any composition; it is the entry point of this file.
 """
 
 from __future__ import annotations
@@ -65,11 +65,13 @@ _DENOMINATORS = 48
 
 
 class JointSizeError(Exception):
-    """A size is a function of sequences and their contexts together, not a sum of products of the two."""
+    """Raised for a size that is not a sum of products of a function of the sequences and a function of their
+    contexts.
+    """
 
 
 def split_size(size: Size) -> Mapping[Size, Size]:
-    """Split a size for one new token per sequence: factors that count sequences, with functions of the
+    """Split a size, for one new token per sequence, into factors that count sequences and functions of the
     context.
 
     >>> from llmir.ir.sizes.polynomial import B, T
@@ -122,7 +124,9 @@ def _symbols(factor: Factor) -> Iterator[str]:
 
 
 class KvSums:
-    """Functions of the context, from which other functions follow as linear combinations with a constant."""
+    """Functions of the context such that all other functions are linear combinations of them plus a
+    constant.
+    """
 
     def __init__(self, wanted: Iterable[Dim]) -> None:
         each = sorted(dict.fromkeys(map(_primitive, wanted)), key=lambda f: (len(str(f)), str(f)))
@@ -134,7 +138,7 @@ class KvSums:
                 self.functions += (self._simplest(function),)
 
     def of(self, function: Size) -> tuple[float, ...]:
-        """A constant, and how often it has each of `functions`."""
+        """A constant, and the multiple of each of `functions`."""
         if function not in self._of:
             solved = self._solved(function)
             assert solved is not None, f"{function} was asked of no price"
@@ -142,7 +146,9 @@ class KvSums:
         return self._of[function]
 
     def _simplest(self, function: Dim) -> Dim:
-        """The simplest additional function that determines a given one: the context, an atom, or itself."""
+        """The simplest additional function from which a given one follows: the context, an atom, or the
+        function itself.
+        """
         before = self.functions
         for other in (C, *sorted(_atoms(function), key=lambda f: (len(str(f)), str(f)))):
             self.functions = (*before, other)
@@ -153,7 +159,7 @@ class KvSums:
         return function
 
     def _solved(self, function: Size) -> tuple[float, ...] | None:
-        """The coefficients of a function, fitted at every context with a kink."""
+        """The coefficients of a function; they are fitted at every context where its slope changes."""
         values = np.broadcast_to(self._at(function), self._at.shape)
         columns = [np.ones(self._at.shape), *map(self._at, self.functions)]
         scale = [float(np.abs(column).max()) or 1.0 for column in columns]
@@ -164,13 +170,13 @@ class KvSums:
         return tuple(map(float, exact)) if np.allclose(sums, values, rtol=1e-13, atol=1e-6) else None
 
     def sums(self, contexts: Iterable[int]) -> tuple[int, ...]:
-        """The sum of each over sequences of these contexts."""
+        """For each function, the sum over sequences with these contexts."""
         at = Binding(C=np.array(list(contexts), dtype=np.float64))
         return tuple(int(np.sum(at(function))) for function in self.functions)
 
 
 def _primitive(function: Dim) -> Dim:
-    """The atom without the common factor of its coefficients."""
+    """The atom, divided by the common factor of its coefficients."""
     by = gcd(*(c for _, c in function.terms))
     rest = {m: c for m, c in function.terms if m}
     common = gcd(*rest.values())
@@ -198,7 +204,7 @@ def _dims(size: Size) -> Iterator[Dim]:
 
 
 def _contexts(functions: Iterable[Dim]) -> Any:
-    """The first contexts, and the contexts around each kink of the functions."""
+    """The first contexts, and the contexts on both sides of each point where a function changes its slope."""
     bends = {0}
     for function in functions:
         for monomial, _ in function.terms:
@@ -228,7 +234,7 @@ _parts = lru_cache(maxsize=1 << 12)(split_size)
 
 
 class KvSumBinding(UnevenBinding):
-    """A binding for decoding sequences, given by their number and by sums over their caches."""
+    """A binding for decoding sequences, which are given by their number and by sums over their caches."""
 
     keeps: KvSums
     means: tuple[Number, ...]
@@ -269,7 +275,7 @@ class KvSumBinding(UnevenBinding):
         return self(Dim(((monomial, 1),)))
 
     def capped(self, size: Size, most: float) -> Number:
-        """The mean of a size over sequences, if it is at most `most` for each."""
+        """The mean of a size over sequences, if the size is at most `most` for each of them."""
         if float(most).is_integer():
             return self(Min.of(size, int(most)))
         return self(Min.of(2 * size, int(2 * most))) / 2
@@ -307,7 +313,7 @@ class MixedStep(MixedBinding):
     """Decoding sequences given by sums, and other sequences with them."""
 
     def __call__(self, size: Size) -> Number:
-        """The value in any mixed step; sums are known for whole sizes only."""
+        """The value in any mixed step; sums are known only for whole sizes."""
         if not isinstance(size, Dim):
             return size
         if size not in self._sizes:
@@ -327,7 +333,7 @@ class MixedStep(MixedBinding):
         return {}
 
     def within(self, phase: str) -> MixedBinding:
-        """The parts in one phase; all parts if phases are not set."""
+        """The parts of the step in one phase; all parts if the program has no phases."""
         if not self.phases:
             return self
         return MixedStep(part for part, its in zip(self.parts, self.phases, strict=True) if its == phase)
@@ -343,7 +349,9 @@ ChunkGroup = tuple[float, int, int]  # a group of equal chunks: count, new and c
 
 
 class TwoPartFunction:
-    """A function in two parts: one with few distinct inputs, which is cached, and the rest."""
+    """A function in two parts: the first part has few distinct inputs and is cached; the second computes the
+    rest.
+    """
 
     def __init__(self, tape: Tape, few: Names, late: Names, outputs: Sequence[Number]) -> None:
         early, self._rest = Function.of(tape, (*few, *late), outputs).parted(late)
@@ -365,7 +373,7 @@ class TwoPartFunction:
 
     @cached_property
     def late(self) -> Run:
-        """The second part: a function of the remaining inputs and of the results of the first part."""
+        """The second part: a function of the other inputs and of the results of the first part."""
         return python.compiled(self._rest)
 
     @cached_property
@@ -378,7 +386,7 @@ class SeparatePhaseError(Exception):
 
 
 class SumBinding(MixedBinding):
-    """Any sequences, with sums given for products of symbols."""
+    """Sequences of any kind, for which sums of products of symbols are given."""
 
     def __init__(self, given: Mapping[Dim, Number]) -> None:
         super().__init__(())
@@ -415,7 +423,7 @@ class ChunkRecorder(Binding):
 
 
 class SymbolicStep(MixedStep):
-    """Decodes with prefill chunks; times of a single chunk are symbols, and so are their sums."""
+    """Decodes together with prefill chunks; the times of a single chunk and their sums are symbols."""
 
     own: KvSumBinding | None
     chunks: ChunkRecorder | None
@@ -453,7 +461,9 @@ class SymbolicStep(MixedStep):
 
 
 class TimeTable(dict[Any, tuple[float, ...]]):
-    """Seconds on each stage of op times that depend on some products of symbols, by their values."""
+    """Seconds, on each stage, of op times that depend on certain products of symbols, by the values of these
+    products.
+    """
 
     def __init__(self, sizes: Sequence[Dim], prices: RepeatsByOpTime, of: StepEvaluator, graph: bool) -> None:
         super().__init__()
@@ -475,7 +485,7 @@ class TimeTable(dict[Any, tuple[float, ...]]):
 
 
 class MixedStepFunction:
-    """Steps with prefill chunks, with or without decodes; as a graph or kernel by kernel."""
+    """Steps with prefill chunks, with or without decodes; launched as a graph or kernel by kernel."""
 
     def __init__(self, of: StepEvaluator, keeps: KvSums, decodes: bool, graph: bool) -> None:
         self.tables, rest = _tables(of, graph)
@@ -537,10 +547,10 @@ class MixedStepFunction:
         return self._run(count, sums, total)
 
     def _of_rank(self, chunk: ChunkGroup, own: bool) -> tuple[float, ...]:
-        """The time that chunks on one rank add there, or on another rank.
+        """The time that chunks on one rank add to this rank, and the time that they add to another rank.
 
-        Equal chunks on each rank add the shared work once per rank, and the work of one rank once. The
-        difference from a chunk on one rank is therefore the shared work of the other ranks.
+        If each rank has equal chunks, they add the shared work once per rank, and the other work once. So the
+        difference from a chunk on only one rank is the shared work of the other ranks.
         """
         (times, new, cached), ranks = chunk, self._ranks
         one, each = (self._chunk((n, new), (cached,)) for n in (1, ranks))
@@ -554,8 +564,8 @@ class MixedStepFunction:
 def _sum_code(
     tables: Sequence[TimeTable], single: TwoPartFunction, rest: TwoPartFunction, depth: int, decodes: bool
 ) -> Run:
-    """The code that sums tables and the rest, from the number of sequences, their sums, and the values of
-    chunks.
+    """The code that adds the tables and the rest; its inputs are the number of sequences, their sums, and the
+    values of chunks.
     """
     lines, start = ["def run(count, sums, chunks):"], 0
     early: dict[str, Any] = {"late": rest.late}
@@ -580,7 +590,7 @@ def _sum_code(
 
 
 def _tables(of: StepEvaluator, graph: bool) -> tuple[list[TimeTable], dict[OpTime, list[int]]]:
-    """Op times that depend on sums of products of symbols, as tables; and the remaining op times."""
+    """Op times that depend on sums of products of symbols, as tables; and the other op times."""
     groups: dict[tuple[Dim, ...], dict[OpTime, list[int]]] = {}
     rest: dict[OpTime, list[int]] = {}
     for price, repeats in of.repeats():
@@ -598,7 +608,9 @@ def _launch(of: StepEvaluator, price: OpTime, at: Binding, graph: bool) -> Numbe
 
 
 def _summed(price: OpTime, of: StepEvaluator, graph: bool) -> tuple[Dim, ...] | None:
-    """The products that an op time depends on, if it depends on nothing else and none involves caches."""
+    """The products on which an op time depends, if it depends on nothing else and no product involves
+    caches.
+    """
     stated = getattr(price, "sizes", None)
     if stated is None or any(isinstance(atom, (OfDecode, OfPrefill)) for atom in size_atoms(stated)):
         return None
@@ -659,7 +671,9 @@ class CompositionSteps:
         return timing(sequences, *beside.on_rank(count, sums, chunks, others))
 
     def _reading(self, count: float, chunks: Sequence[ChunkGroup]) -> tuple[MixedStepFunction, Run, float]:
-        """The kernel function and the timing function of a step with prefill, and its number of sequences."""
+        """The function for kernels and the function for timing of a step with prefill, and its number of
+        sequences.
+        """
         ranks = self.of.program.parallelism.dp
         tokens, sequences, most = -(-count // ranks) if ranks > 1 else count, count, 0
         for times, new, _ in chunks:
@@ -680,7 +694,9 @@ class CompositionSteps:
         return self._beside[key], self._timing[graph], sequences
 
     def _graph(self, tokens: float, few: bool, at: Callable[[], Binding]) -> bool:
-        """Whether a step with `tokens` tokens per rank runs as a graph; `few` means few per sequence."""
+        """Whether a step with `tokens` tokens per rank runs as a graph; `few` means a few tokens per
+        sequence.
+        """
         key = tokens, few
         if key not in self._captured:
             self._captured[key] = bool(self.of.host and self.of.captured(at()))
@@ -701,10 +717,10 @@ _FIRST_CONTEXTS = 1 << 10
 
 
 class PeriodicFunction(NamedTuple):
-    """A function of the context: its first values, then a repetition every `period` tokens, plus `more`.
+    """A function of the context: its first values, after which it repeats every `period` tokens, plus `more`.
 
-    Its rate from one context to the next changes by the given amounts after each context in `once`, and after
-    each context with a remainder in `again`.
+    The difference between consecutive contexts changes by given amounts: once after each context in `once`,
+    and after each context with a remainder in `again`.
     """
 
     values: tuple[int, ...]
@@ -746,10 +762,10 @@ def _goes_on(function: Dim, length: int, period: int) -> bool:
 
 
 class DecodeBatch:
-    """Sequences that advance by one token per step; others join and leave between steps.
+    """Sequences that advance by one token per step; between steps, sequences join and leave.
 
-    `kept` is the sum over them of each of a surface's functions; the time to join, leave or step does not
-    depend on their number.
+    `kept` contains the sum over the sequences of each function of a surface. The time to join, leave or step
+    does not depend on the number of sequences.
     """
 
     def __init__(self, functions: Sequence[Dim], contexts: Iterable[int] = ()) -> None:
@@ -821,7 +837,7 @@ class DecodeBatch:
         return found
 
     def _changes(self, each: PeriodicFunction, steps: int) -> Iterator[tuple[int, int]]:
-        """How rates change in the next steps: after which of them, and by how much."""
+        """How the rates change in the next steps: after which steps, and by how much."""
         now, at = self._step, self._at
         for context, change in each.once.items():
             if steps <= len(at):
@@ -845,10 +861,10 @@ PAIRS = "pairs of new and cached tokens"
 
 
 class Surface:
-    """Seconds of a step by its composition, given sums of context functions (`keeps`).
+    """Seconds of a step by its composition, given sums of functions of the context (`keeps`).
 
-    `step` adds up the work of each sequence at its own context, with one call of each kernel for all decodes.
-    The result equals `analyze` with the sequences listed as `beside`.
+    `step` adds up the work of each sequence at its own context; all decodes are one call of each kernel. The
+    result equals `analyze` with the sequences listed as `beside`.
     """
 
     def __init__(self, program: Program, model: DeviceCostModel) -> None:
@@ -895,16 +911,16 @@ class Surface:
 
     @cached_property
     def keeps(self) -> tuple[Dim, ...]:
-        """The functions of a sequence's context `C` whose sums over the decoding sequences are the input."""
+        """The functions of a sequence's context `C` whose sums over the decoding sequences `step` takes."""
         return self._keeps.functions
 
     @property
     def whole(self) -> tuple[str, ...]:
-        """Ops with times that depend on more than these sums; they are evaluated at the mean context."""
+        """Ops whose times depend on more than these sums; they are evaluated at the mean context."""
         return tuple(vars(self._asked)["whole"])
 
     def kept(self, contexts: Iterable[int]) -> tuple[int, ...]:
-        """The sum of each of `keeps` over sequences with these contexts."""
+        """The sum of each function in `keeps` over sequences with these contexts."""
         each = items("contexts", contexts, "numbers of cached tokens")
         return self._keeps.sums(integer("contexts", c) for c in each)
 
@@ -913,7 +929,8 @@ class Surface:
         return DecodeBatch(self.keeps, items("contexts", contexts, "numbers of cached tokens"))
 
     def step(self, decodes: int, kept: Sequence[float] = (), chunks: Iterable[Chunk] = ()) -> float:
-        """Seconds of a step with `decodes` decoding sequences that have the sums `kept`, and prefill chunks.
+        """Seconds of a step with `decodes` decoding sequences, whose sums are `kept`, and with prefill
+        chunks.
 
         The sequences are distributed evenly over data-parallel ranks. A chunk is a pair of new and cached
         tokens. InputError for an empty step, or a wrong number of sums.
@@ -947,7 +964,7 @@ class Surface:
             kept = [a + b for a, b in zip(kept or (0,) * len(more), more, strict=True)]
             decodes += times.pop(chunk)
         if not decodes and not times:
-            raise InputError("surface: a step of no sequences; give decodes or chunks")
+            raise InputError("surface: the step has no sequences; pass decodes or chunks")
         parts = self._parts
         if parts > 1 and decodes:
             decodes, kept = binding(parts, decodes, 1, 0).symbols["B"], [total / parts for total in kept]
@@ -959,9 +976,9 @@ class Surface:
     def micro_batch(
         self, decodes: float, kept: Sequence[float], each: Sequence[tuple[float, int, int]]
     ) -> tuple[float, ...]:
-        """Seconds of a step with equal micro-batches, and of one micro-batch on each stage.
+        """Seconds of a step with equal micro-batches, and seconds of one micro-batch on each stage.
 
-        Chunks have several new tokens each and a count of equal ones. Arguments are not checked.
+        Chunks have several new tokens each, and a number of equal chunks. Arguments are not checked.
         """
         few = self._splits and any(self._phase(new, cached) == "decode" for _, new, cached in each)
         if few or not self.model.symbolic:
@@ -978,7 +995,7 @@ class Surface:
         each: Sequence[tuple[float, int, int]],
         others: Sequence[tuple[float, int, int]],
     ) -> tuple[float, ...]:
-        """The times if one data-parallel rank has the chunks `each`, and other ranks have `others`.
+        """The times if one data-parallel rank has the chunks `each`, and the other ranks have `others`.
 
         Ranks run in lockstep with equal decodes. Experts process the tokens of all ranks, other ops those of
         their rank: a step takes as long as the slowest rank.
@@ -997,7 +1014,7 @@ class Surface:
     def _timing(
         self, decodes: float, kept: Sequence[float], chunks: Sequence[tuple[float, int, int]]
     ) -> Timing:
-        """The times of one micro-batch, evaluated by the op times directly."""
+        """The times of one micro-batch, evaluated with the op times directly."""
         parts: list[tuple[str, Binding]] = []
         if decodes:
             parts.append(("decode", KvSumBinding(self._keeps, decodes, kept)))
@@ -1026,7 +1043,7 @@ class Surface:
 
 
 def _sums(values: Sequence[Any]) -> bool:
-    """Whether all values are possible sums."""
+    """Whether all values are sums that can occur."""
     for value in values:  # noqa: SIM110 (a third of what `all` takes)
         if type(value) not in _NUMBERS or not value >= 0:
             return False

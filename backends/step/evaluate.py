@@ -3,11 +3,11 @@
 Order of the file: the rows of a report (`OpCost`, `op_costs`) with engine overhead and bubbles, which add up
 to the step on each stage. `OpGroup` evaluates op times with equal sizes together. `place_on_nodes` places
 ranks on nodes. `StepEvaluator` contains everything that is computed once for a program on a device
-(`step_evaluator` returns it). `MixedStepEvaluator` is for a step of prefill and decode together; ops that
-both phases share are one op of all sequences.
+(`step_evaluator` returns it). `MixedStepEvaluator` is for a step that contains prefill and decode; an op that
+both phases share is one op of all sequences.
 
-`StepEvaluator` defines the split of a step (`StepSeconds`): an op's time is its kernel's time in the step,
-and engine overhead has separate rows.
+`StepEvaluator` defines how the time of a step is divided (`StepSeconds`): an op takes the time of its kernel
+in the step, and engine overhead has separate rows.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def stage_costs(
 
 
 def share_of(part: Number, whole: Number) -> Number:
-    """`part` / `whole`; NaN if both are 0."""
+    """`part` divided by `whole`; NaN if both are 0."""
     if isinstance(whole, np.ndarray):
         with np.errstate(divide="ignore", invalid="ignore"):
             return read_only(part / whole)
@@ -166,9 +166,10 @@ def share_of(part: Number, whole: Number) -> Number:
 
 
 class TimeEstimate(NamedTuple):
-    """An op time at a point or on a grid: time in the step, bound, roofline time, and the fastest kernel.
+    """An op time at a point or on a grid: the time in the step, the bound, the roofline, and the index of the
+    fastest kernel.
 
-    `bound` and `which` are indices, into `BOUNDS` and into the kernels, so that they can be symbolic.
+    `bound` and `which` are indices into `BOUNDS` and into the kernels, so that they can be symbols.
     """
 
     time: Number
@@ -188,8 +189,8 @@ class TimeEstimate(NamedTuple):
 class RowKind(NamedTuple):
     """Equal rows: one of them, the indices of all, and the positions of their values in `figures`.
 
-    The values are its times (`priced`), its `amounts` and the `shape` of its result. `fields` are the fields
-    of its row in order, with only the labels filled in.
+    The values are its times (`priced`), its `amounts` and the `shape` of its result. `fields` contains the
+    fields of its row in order; only the labels are filled in.
     """
 
     row: Row
@@ -206,7 +207,7 @@ class RowKind(NamedTuple):
 def row_kinds(
     rows: Sequence[Row], prices: Sequence[OpTime], keys: Sequence[tuple[int, bool]]
 ) -> tuple[RowKind, ...]:
-    """Group rows with equal values at every point; `keys` identify their op times and padding."""
+    """Group rows whose values are equal at every point; `keys` identify their op times and padding."""
     alike: dict[Any, list[int]] = {}
     for i, (row, key) in enumerate(zip(rows, keys, strict=True)):
         figures = key, row.repeat, tuple(row.amounts.values()), row.shape.shape
@@ -228,9 +229,10 @@ def row_kinds(
 def op_costs(
     kinds: Sequence[RowKind], values: Sequence[Number], at: Binding, step_s: Number, parts: int
 ) -> tuple[OpCost, ...]:
-    """The rows of all ops in schedule order, at a point or on a grid, of the `values` of `Plan.figures`.
+    """The rows of all ops in schedule order, at a point or on a grid, built from the `values` of
+    `Plan.figures`.
 
-    `step_s` are the seconds of the step on all stages, `parts` its micro-batches.
+    `step_s` is the seconds of the step on all stages, and `parts` is its number of micro-batches.
     """
     found: dict[int, OpCost] = {}
     for op, price, _, first, known, others, priced, amounts, shape in kinds:
@@ -285,10 +287,10 @@ def mean_error(
 ) -> Number | None:
     """The mean relative error of a step, from the ops with a known error; None without any.
 
-    `lent` contains for each op the errors of transfer (`lent`) and extrapolation (`beyond`) of its kernel.
-    Errors of kernels from one engine are assumed to be fully correlated, so they add up in proportion to
-    their times. The result is at least the error of the engine on whole runs, and the extrapolation error is
-    added independently.
+    For each op, `lent` contains the errors of transfer (`lent`) and extrapolation (`beyond`) of its kernel.
+    The errors of one engine's kernels are assumed to be fully correlated, so they add up in proportion to the
+    times. The result is at least the error of the engine on whole runs; the extrapolation error is added as
+    an independent error.
     """
     pairs = [(op, part) for op, part in zip(ops, lent, strict=True) if op.error is not None]
     if not pairs:
@@ -304,14 +306,14 @@ def mean_error(
 
 
 def error_components(error: Any, lent: Number, beyond: Number) -> tuple[Number, Number, Number]:
-    """Split an op's error into its own part, the transfer part, and the extrapolation part."""
+    """Split the error of an op into its own part, the transfer part, and the extrapolation part."""
     of_others = minimum(lent, error)
     new = minimum(beyond, of_others)
     return (error**2 - of_others**2) ** 0.5, (of_others**2 - new**2) ** 0.5, new
 
 
 def step_error(parts: Iterable[Number], host_error: float) -> Number:
-    """The error of a step from its components and the error of whole runs."""
+    """The error of a step, from its parts and from the error of whole runs."""
     own, others, beyond = parts
     return np.hypot(np.maximum(np.hypot(own, others), host_error), beyond)
 
@@ -319,7 +321,7 @@ def step_error(parts: Iterable[Number], host_error: float) -> Number:
 def engine_rows(of: StepEvaluator, overheads: Sequence[Overhead], step_s: Number) -> tuple[OpCost, ...]:
     """The engine overhead of a micro-batch: one row per stage and positive part.
 
-    On a grid a part may be 0 at some points.
+    On a grid, a part may be 0 at some points.
     """
     return tuple(
         _overhead(
@@ -403,7 +405,9 @@ KINDS: dict[str, Callable[[OpTime, Binding, float], tuple[Number, ...]]] = {
 
 
 class OpGroup:
-    """Op times with their executions per stage, grouped by the product of symbols that they depend on."""
+    """Op times, each with its number of executions per stage, grouped by the product of symbols on which they
+    depend.
+    """
 
     def __init__(
         self, size: Dim | None, prices: Mapping[OpTime, list[int]], hidden: float, symbolic: bool
@@ -419,7 +423,8 @@ class OpGroup:
     def __call__(self, kind: str, at: Binding) -> Sequence[Number]:
         """Seconds on each stage, for one kind of time after another.
 
-        At many points each distinct size is evaluated once, and the results are gathered.
+        If there are many points, each distinct size is evaluated once, and the results are distributed to the
+        points.
         """
         points, places = at, None
         if self.size is not None and at.shape:
@@ -434,7 +439,7 @@ class OpGroup:
         return found if places is None else [seconds.take(places) for seconds in found]
 
     def sums(self, kind: str, at: Binding) -> tuple[Number, ...]:
-        """The seconds by direct evaluation of the op times, which may be symbolic."""
+        """The seconds, evaluated with the op times directly; they may be symbols."""
         found: list[Number] = []
         for price, repeats in self.prices.items():
             times = KINDS[kind](price, at, self.hidden)
@@ -474,7 +479,7 @@ def _few(outline: Function) -> Function:
 def place_on_nodes(program: Program, model: DeviceCostModel) -> DeviceCostModel:
     """The cost model on the nodes that the ranks need; HardwareError if they do not fit or lack a network.
 
-    InputError for an efficiency of a link that carries no traffic.
+    InputError if an efficiency is set for a link that carries no traffic.
     """
     return place_ranks(rank_topology(program), model, program)
 
@@ -482,13 +487,15 @@ def place_on_nodes(program: Program, model: DeviceCostModel) -> DeviceCostModel:
 def place_ranks(
     of: RankTopology, model: DeviceCostModel, program: Program, sent: Iterable[Row] = ()
 ) -> DeviceCostModel:
-    """The rows of other ranks of the program, which also send these rows."""
+    """The rows of other ranks, which send data together with the rows of the program."""
     device = default_nodes(of, model.device)
     check_nodes(of, device)
     if shares := getattr(model, "of_links", ()):
         used = {*used_links(program, device), *_links(device, (row.work for row in sent))}
         if idle := [name for name in shares if name not in used]:
-            raise InputError(f"efficiency: {idle[0]} cannot act, nothing of {program.name} goes over it")
+            raise InputError(
+                f"efficiency: {idle[0]} has no effect, because {program.name} sends nothing over it"
+            )
     return model if device is model.device else move_model(model, device)
 
 
@@ -500,7 +507,7 @@ def move_model(model: DeviceCostModel, device: Device) -> DeviceCostModel:
 
 @lru_cache(maxsize=256)
 def used_links(program: Program, device: Device) -> Mapping[str, Link]:
-    """The links that ranks send over in any phase, by name; `network` is between nodes."""
+    """The links over which ranks send in any phase, by name; `network` is the link between nodes."""
     sent = (row.work for p in (program, *program.phases.values()) for row in rows(p) if row.work.wire)
     return FrozenDict(_links(device, sent))
 
@@ -522,7 +529,7 @@ _SEQUENCES, _NEW = Dim.symbol("B"), Dim.symbol("T")
 
 @dataclass(frozen=True, eq=False)
 class StepEvaluator:
-    """Everything that is computed once for a program on a device; results are functions of a binding."""
+    """Everything that is computed once for a program on a device; the results are functions of a binding."""
 
     program: Program
     model: DeviceCostModel
@@ -555,7 +562,7 @@ class StepEvaluator:
 
     @cached_property
     def prices(self) -> tuple[OpTime, ...]:
-        """The op time of each row; equal op times are one object."""
+        """The op time of each row; equal op times are the same object."""
         made, known = self.made, dict[OpTime, OpTime]()
         one = {id(price): known.setdefault(price, price) for price in {id(p): p for p in made}.values()}
         return tuple(one[id(price)] for price in made)
@@ -567,9 +574,10 @@ class StepEvaluator:
 
     @cached_property
     def _timed(self) -> dict[tuple[Dim | None, bool], dict[OpTime, list[int]]]:
-        """Op times with their executions per stage, by the size that they depend on and by padding.
+        """Op times with their numbers of executions per stage, by the size on which they depend and by
+        padding.
 
-        Equal op times are evaluated once, also for layers on other stages or unrolled ones.
+        Equal op times are evaluated once, even if their layers are on other stages or unrolled.
         """
         runs: dict[tuple[int, bool], list[int]] = {}
         for row, key in zip(self.rows, self.keys, strict=True):
@@ -583,19 +591,20 @@ class StepEvaluator:
 
     @property
     def host(self) -> EngineCpu | None:
-        """The engine CPU model; None for programs that are not whole models."""
+        """The engine's model of CPU time; None for programs that are not whole models."""
         return self.model.host if self.program.is_model else None
 
     def timing(self, at: Binding, busy: Seconds | None = None, captured: bool | None = None) -> Timing:
         """The time of each stage for a micro-batch.
 
-        `busy` are the kernel seconds and `captured` whether they run in a graph, if these are known.
+        `busy` is the seconds of the kernels, and `captured` states whether they run in a graph, if these are
+        known.
         """
         whole = self._codes[1](at) if busy is None else self._split(at, busy, captured).whole
         return Timing(whole, self.program.micro_batches)
 
     def _split(self, at: Binding, kernels: Seconds, captured: Any = None) -> StepSeconds:
-        """Add the engine overhead to kernels with known seconds, if there is an engine."""
+        """Add the engine overhead, if there is an engine, to kernels whose seconds are known."""
         none = (0.0,) * self.depth
         if (host := self.host) is None:
             return StepSeconds(kernels, none, none, none, kernels)
@@ -608,14 +617,14 @@ class StepEvaluator:
         return StepSeconds(kernels, (cpu, *none[1:]), gaps, skews, (first + cpu, *others))
 
     def sequences(self, at: Binding) -> Number:
-        """The sequences of one data-parallel rank, which has a separate scheduler."""
+        """The number of sequences of one data-parallel rank, because each rank has its own scheduler."""
         return at.xp.ceildiv(at(_SEQUENCES), self.program.parallelism.dp)
 
     def captured(self, at: Binding) -> Any:
         """Whether the step is launched as a graph.
 
-        The default is yes for an engine without graph sizes, and no without an engine, because local
-        measurements launch kernels one by one.
+        Without a rule in the engine file, the answer is yes for an engine, and no without an engine, because
+        measurements on your own machine launch kernels one by one.
         """
         if self._graphs is None:
             return self.model.runs is not None
@@ -630,7 +639,7 @@ class StepEvaluator:
         return self.model.runs.section(CudaGraphs) if self.model.runs and self.program.is_model else None
 
     def runs(self, at: Binding) -> Binding:
-        """The sizes at which padded ops run: the number of sequences of the captured graph.
+        """The sizes at which padded ops run: their number of sequences is the next captured size.
 
         A report counts FLOPs and bytes of the real sequences; only times include padding.
         """
@@ -645,15 +654,15 @@ class StepEvaluator:
 
     @cached_property
     def keys(self) -> tuple[tuple[int, bool], ...]:
-        """For each row, the identity of its op time, and whether it is padded."""
+        """For each row, the identity of its op time, and whether the row is padded."""
         return tuple((id(price), pads) for price, pads in zip(self.prices, self.pads, strict=True))
 
     @cached_property
     def pads(self) -> tuple[bool, ...]:
-        """Whether each row also runs for the padding sequences of a graph.
+        """Whether each row also runs for the sequences that pad a graph.
 
-        Padding sequences have no caches and are equal, so they use the experts of one token. They also have
-        no logits: vLLM selects the last tokens after the graph (`logits_indices`,
+        Padding sequences have no caches. They are equal, so they choose the same experts. They also have no
+        logits: vLLM selects the last tokens after the graph (`logits_indices`,
         v1/worker/gpu_model_runner.py).
         """
         return tuple(map(self.padding, self.rows))
@@ -695,13 +704,15 @@ class StepEvaluator:
 
     @cached_property
     def _pointed(self) -> JitFunction[StepFunctionPair] | None:
-        """Compiled code of single points for `evaluated`; None if the op times cannot be symbolic."""
+        """Compiled code that computes `evaluated` at single points; None if the op times do not accept
+        symbols.
+        """
         if not self.model.symbolic:
             return None
         return JitFunction(self._seconds, lambda seconds, new: StepFunctionPair(seconds, self.figures, new))
 
     def figures(self, at: Binding) -> tuple[Number, ...]:
-        """The values of the rows, at the positions of `kinds`; they may be symbolic."""
+        """The values of the rows, at the positions of `kinds`; they may be symbols."""
         runs, hidden = self.runs(at), self.hidden(at)
         prices = {kind.priced.start: (kind.price, kind.pads) for kind in self.kinds}
         priced = (TimeEstimate.of(price, runs if pads else at, at, hidden) for price, pads in prices.values())
@@ -710,7 +721,7 @@ class StepEvaluator:
 
     @cached_property
     def kinds(self) -> tuple[RowKind, ...]:
-        """Rows with equal values, grouped."""
+        """Groups of rows with equal values."""
         return row_kinds(self.rows, self.prices, self.keys)
 
     @cached_property
@@ -732,25 +743,27 @@ class StepEvaluator:
         return tuple(chain(*self.priced(at)))
 
     def repeats(self) -> Iterator[tuple[OpTime, tuple[int, ...]]]:
-        """Each op time with its executions per stage; an op time with and without padding appears twice."""
+        """Each op time with its number of executions per stage; an op time that occurs with and without
+        padding appears twice.
+        """
         for prices in self._timed.values():
             yield from ((price, tuple(times)) for price, times in prices.items())
 
     def launched(self, at: Binding, captured: bool, late: bool | None = None) -> Seconds:
         """Kernel seconds of a micro-batch on each stage, in a graph or one by one.
 
-        `late` selects the groups that depend on the context, or the others.
+        `late` selects either the groups that depend on the context, or the other groups.
         """
         groups = [pair for pair in self._groups if late in (None, pair[1].late)]
         (busy,) = self._stages(at, "graph" if captured and self.host else "alone", groups)
         return busy
 
     def priced(self, at: Binding) -> StepSeconds:
-        """`seconds` by direct evaluation of the op times, which may be symbolic."""
+        """`seconds`, evaluated with the op times directly; they may be symbols."""
         return self._split(at, self.busy(at))
 
     def busy(self, at: Binding) -> Seconds:
-        """Kernel seconds of a micro-batch on each stage, which may be symbolic."""
+        """Seconds of the kernels of a micro-batch on each stage; they may be symbols."""
         captured = self._captured(at)
         if isinstance(captured, bool):
             (found,) = self._stages(at, "graph" if captured else "alone")
@@ -759,7 +772,7 @@ class StepEvaluator:
         return tuple(at.xp.where(captured, *times) for times in zip(together, alone, strict=True))
 
     def _captured(self, at: Binding) -> Any:
-        """Whether the step is launched as a graph, if it is everywhere or nowhere."""
+        """Whether the step is launched as a graph, if the answer is the same at all points."""
         if self.host is None:
             return False
         captured = self.captured(at)
@@ -785,14 +798,14 @@ class StepEvaluator:
         return (tuple(found[i : i + count]) for i in range(0, len(found), count))
 
     def _launches(self, at: Binding, captured: Any) -> list[Number]:
-        """The number of kernel launches of a micro-batch on each stage; a graph has none."""
+        """The number of kernel launches of a micro-batch on each stage; for a graph, 0."""
         if isinstance(captured, bool):
             return [0 if captured else n for n in self._kernels]
         return [at.xp.where(captured, 0, n) for n in self._kernels]
 
     @cached_property
     def _groups(self) -> list[tuple[bool, OpGroup]]:
-        """Op times by the size that they depend on, with their padding."""
+        """Op times by the size on which they depend, with their padding."""
         hidden, symbolic = self.host.hidden if self.host else 0.0, self.model.symbolic
         return [(pads, OpGroup(size, of, hidden, symbolic)) for (size, pads), of in self._timed.items()]
 
@@ -817,14 +830,16 @@ class StepEvaluator:
 
     @cached_property
     def late(self) -> tuple[float, ...]:
-        """The rank skew in the collectives of a micro-batch on each stage: `StepShape.late`."""
+        """The rank skew in the collectives of a micro-batch on each stage, as in `StepShape.late`."""
         sums = [0.0] * self.depth
         for row in self.rows:
             sums[row.stage] += row.repeat * collective_skew(row)
         return tuple(sums)
 
     def fullest(self, figure: Callable[[RankMemory], Number], at: Binding) -> Number:
-        """`figure` of the stage with the highest peak memory, which may differ between points of a grid."""
+        """`figure` of the stage with the highest peak memory; on a grid, this stage may depend on the
+        point.
+        """
         first, *others = self.memories
         found = figure(first)
         most = first.peak(at) if others else 0
@@ -837,7 +852,7 @@ class StepEvaluator:
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """Notes on dtypes that the device replaces, and on links used beyond their size."""
+        """Notes on dtypes that the device lacks, and on links that connect fewer ranks than use them."""
         device = self.model.device
         found: dict[str, None] = {}
         for row in self.rows:
@@ -922,11 +937,11 @@ class PhaseOpTime(OpTime):
 
 @dataclass(frozen=True, eq=False)
 class MixedStepEvaluator(StepEvaluator):
-    """The evaluator of a step with sequences of two phases: of `program`, and of its phase decode."""
+    """The evaluator of a step with sequences in two phases: of `program` itself, and of its phase decode."""
 
     @cached_property
     def _apart(self) -> tuple[Phased, ...]:
-        """Each op with the phase that it runs in, "" for both: in the order of the phases."""
+        """Each op with the phase in which it runs ("" means both phases), in the order of the phases."""
         others = {_alike(row): row for row in rows(self.program.phases["decode"])}
         found: list[Phased] = []
         waiting = list(others)
@@ -943,7 +958,7 @@ class MixedStepEvaluator(StepEvaluator):
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
-        """The ops; an op of one phase counts only the sequences of this phase."""
+        """The ops; if an op runs in only one phase, it counts only the sequences of this phase."""
         taken = {row.name for row, phase in self._apart if phase != "decode"}
         return tuple(
             _within(
@@ -958,11 +973,11 @@ class MixedStepEvaluator(StepEvaluator):
         return tuple(PhaseOpTime(price, phase) if phase else price for price, phase in prices)
 
     def _decodes(self, at: Binding) -> bool:
-        """False: the step also contains prefill."""
+        """False, because the step also contains prefill."""
         return False
 
     def _reads(self, at: Binding) -> bool:
-        """True: a prefill reads prompts, even if its last chunk has one token."""
+        """True, because prefill processes prompts, even if the last chunk has only one token."""
         return True
 
     @cached_property
@@ -974,7 +989,7 @@ class MixedStepEvaluator(StepEvaluator):
 
 
 def _alike(row: Row) -> tuple[object, ...]:
-    """The properties that make ops of two phases one op."""
+    """The properties by which ops of two phases are recognized as one op."""
     return row.name, row.stage, row.node.op, row.repeat, row.operands, row.shape
 
 
@@ -1009,5 +1024,5 @@ def _moments(memory: RankMemory, beside: RankMemory) -> Iterator[LivenessPoint]:
 def mixed_step_evaluator(
     program: Program, model: DeviceCostModel, cache_policy: str = "exact"
 ) -> MixedStepEvaluator:
-    """The evaluator of a step of both phases of `program`, the prefill program."""
+    """The evaluator of a step that contains both phases; `program` is the prefill program."""
     return MixedStepEvaluator(program, place_on_nodes(program, model), cache_policy)

@@ -27,10 +27,10 @@ ROUTER = "router"
 
 @dataclass(frozen=True)
 class WeightSum:
-    """The weights of one kind, such as `q_proj` with its bias, of the `layers` with equal weights.
+    """The weights of one kind, such as `q_proj` with its bias, of `layers` layers with equal weights.
 
     Weights outside of layers have None for layers and for the values per layer. Bytes are those of the whole
-    model, including scales: of all ranks together, without replicas.
+    model, including scales: the sum over all ranks, without replicas.
     """
 
     block: str
@@ -58,7 +58,7 @@ def weights(program: Program) -> tuple[WeightSum, ...]:
 
 
 def _name(program: Program, at: Instance) -> tuple[str, str]:
-    """The path inside the layer (empty outside of layers), and the name."""
+    """The path inside the layer (empty outside of layers), and the name of the weight."""
     path = at.path.removeprefix(program.prefix(program.entries[at.stage]))
     stem = path.removesuffix(".weight").removesuffix(".bias")
     where, _, name = stem.rpartition(".")
@@ -101,9 +101,10 @@ _APART = ("lm_head", "router", "embedding")
 
 @lru_cache(maxsize=256)
 def precision(program: Program) -> dict[str, str | None]:
-    """The dtypes of most multiplied weights, of their inputs, of caches, and of collectives.
+    """The most frequent dtypes of weights of products, of the inputs of these products, of caches, and of
+    collectives.
 
-    lm_head, router and embedding count only without other weights; None if a program has none.
+    lm_head, router and embedding count only if there are no other weights; a dtype is None if there is none.
     """
     weights: Counter[tuple[bool, str]] = Counter()
     activations: Counter[tuple[bool, str]] = Counter()
@@ -179,7 +180,9 @@ UNLOWERED = (
 
 
 def program_notes(program: Program) -> tuple[str, ...]:
-    """The notes of a program that is estimated: first, that no pass has run on a model as loaded."""
+    """The notes of a program that is estimated; the first one says so if no pass has run on a model as it was
+    loaded.
+    """
     return program.notes if UNLOWERED in program.notes or not is_as_loaded(program) else with_note(program)
 
 
@@ -189,7 +192,9 @@ def with_note(program: Program) -> tuple[str, ...]:
 
 
 def is_as_loaded(program: Program) -> bool:
-    """Whether a program is a model before any pass: whole, unfused, in the types of its checkpoint."""
+    """Whether a program is a model on which no pass has run: whole, unfused, with the dtypes of its
+    checkpoint.
+    """
     if "architecture" not in program.facts or program.devices > 1 or program.is_lowered:
         return False
     weights = (n for graph in program.graphs.values() for n in graph.sources if n.op.role == "weight")

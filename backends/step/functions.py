@@ -1,9 +1,10 @@
 """Results of a step as functions of B, T and C: recorded once on a tape, then run as code.
 
-`FunctionParts` splits a function by dependencies, so that values shared by many points are computed once.
-`StepFunction` caches the part of B and T and evaluates the part of C. `StepFunctionPair` returns some results
-first and the others later from the same evaluation. `JitFunction` calls the original function until code pays
-off: at many points, or after many calls.
+`FunctionParts` splits a function by the inputs on which values depend, so that values shared by many points
+are computed once. `StepFunction` caches the part that depends on B and T, and evaluates the part that depends
+on C. `StepFunctionPair` returns some results first and the others later from the same evaluation.
+`JitFunction` calls the original function until compiled code is worth its cost: for many points, or after
+many calls.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ SAMPLE, MOSTLY = (
 class FunctionParts:
     """The parts of a function, each compiled by a printer on first use.
 
-    There are two parts for values that change between steps or not, four by dependencies, and `others`:
-    related functions of all sizes. `by` is the printer of large grids.
+    There are two parts for values that change between steps or do not, and four parts by dependencies;
+    `others` are related functions of all sizes. `by` is the printer for large grids.
     """
 
     def __init__(self, function: Function, others: Mapping[str, Function], by: str) -> None:
@@ -79,7 +80,7 @@ class FunctionParts:
         return found
 
     def grid(self, shape: tuple[int, ...], at: tuple[Number, ...], places: Any) -> tuple[Number, ...]:
-        """The outputs at many points; `places` are the indices of their pairs of B and T."""
+        """The outputs at many points; `places` contains the indices of their pairs of B and T."""
         batch, new, context = at
         if not np.ndim(batch) and not np.ndim(new):
             late = self.run("late", self._printer("late", shape))
@@ -111,7 +112,7 @@ class FunctionParts:
         return tuple(np.broadcast_to(values[n], shape) for n in self.function.outputs)
 
     def _printer(self, part: str, shape: tuple[int, ...]) -> str:
-        """The printer of a part that differs at each point of a grid."""
+        """The printer for a part whose values differ at each point of a grid."""
         pays = prod(shape) >= GRID and len(self[part].live) <= LONGEST
         return self.by if pays else "numpy"
 
@@ -127,7 +128,9 @@ def point_count(*values: Number) -> int:
 
 
 def distinct_pairs(batch: Number, new: Number, points: int) -> tuple[Number, Number, Any]:
-    """The distinct pairs, and the index of each point's pair; the points themselves if that is not faster."""
+    """The distinct pairs, and the index of each point's pair; if that is not faster, the points
+    themselves.
+    """
     shape = np.broadcast_shapes(np.shape(batch), np.shape(new))
     if prod(shape) < max(points, 2):
         return batch, new, None
@@ -159,7 +162,7 @@ C = TypeVar("C", bound="StepFunction")
 
 
 def record_tape(new: int | None = None) -> tuple[Tape, Binding]:
-    """A tape, and a binding to its symbols; `new` is T if it is constant."""
+    """A tape, and a binding to its symbols; if T is constant, `new` is its value."""
     tape = Outline(SCALARS)
     symbols: dict[str, Number] = {name: tape.symbol(name) for name in SIZES}
     return tape, Binding(**(symbols if new is None else {**symbols, "T": new}))
@@ -168,9 +171,9 @@ def record_tape(new: int | None = None) -> tuple[Tape, Binding]:
 class StepFunction:
     """Results as a function of B, T and C, with a cached part for B and T.
 
-    The first single points call the original kernels. After `after` pairs of B and T, code for up to `MOST`
-    tokens omits branches that bounds exclude. `new` is T if it is constant. `by` is the evaluation of large
-    grids, "numpy" or "numba". TypeError for results that cannot be symbolic.
+    For the first single points, the original kernels are called. After `after` pairs of B and T, code for up
+    to `MOST` tokens is used; it omits branches that the bounds exclude. `new` is T if it is constant. `by`
+    selects how large grids are evaluated: "numpy" or "numba". TypeError if the results do not accept symbols.
     """
 
     def __init__(
@@ -187,12 +190,14 @@ class StepFunction:
 
     @cached_property
     def called(self) -> FunctionParts:
-        """With unchanged kernels, each called separately: built quickly, for single points."""
+        """The code with separate calls of unchanged kernels; it is quick to build, and used for single
+        points.
+        """
         return self.parts(self.outline)
 
     @cached_property
     def short(self) -> FunctionParts:
-        """The code without the branches that never apply if `holds` is true."""
+        """The code without branches that never apply while `holds` is true."""
         function, holds = prune(self.outline, COUNTS, MOST)
         return self.parts(function, holds=holds)
 
@@ -207,7 +212,7 @@ class StepFunction:
         return self.grid(batch, new, context) if at.shape else self.point(batch, new, context)
 
     def point(self, batch: int, new: int, context: int) -> tuple[Number, ...]:
-        """The figures at one point, with the precision of Python."""
+        """The figures at one point, with the precision of Python numbers."""
         late, kept, _ = self._kept.get((batch, new)) or self._early(batch, new)
         found: tuple[Number, ...] = late(context, *kept)
         return found
@@ -224,8 +229,8 @@ class StepFunction:
         return found
 
     def grid(self, batch: Number, new: Number, context: Number) -> tuple[Number, ...]:
-        """The results at many points; each distinct pair of B and T, or context, is evaluated once if there
-        are few.
+        """The results at many points; if there are few distinct pairs of B and T, or contexts, each is
+        evaluated once.
         """
         shape = np.broadcast_shapes(np.shape(batch), np.shape(new), np.shape(context))
         batch, new, places = distinct_pairs(batch, new, prod(shape))
@@ -248,7 +253,7 @@ class StepFunctionPair(StepFunction):
         super().__init__(both, new, after)
 
     def parts(self, function: Function, **others: Function) -> FunctionParts:
-        """The parts of the first results, and `more`."""
+        """The parts that compute the first results, and the parts that compute `more`."""
         of = function.outputs[: self._count], function.outputs[self._count :]
         first, more = (Function(function.tape, function.inputs, outputs) for outputs in of)
         first, more = first.before(more)
@@ -263,9 +268,9 @@ class StepFunctionPair(StepFunction):
 
 
 class JitFunction(Generic[C]):
-    """The original function, or compiled code if it is faster: at many points, or after many calls.
+    """Calls the original function, or compiled code if that is faster: for many points, or after many calls.
 
-    `make` compiles the code for a number of new tokens, None for any.
+    `make` compiles the code for a number of new tokens; None means any number.
     """
 
     def __init__(self, figures: FigureFunction, make: Callable[[FigureFunction, int | None], C]) -> None:
@@ -278,7 +283,7 @@ class JitFunction(Generic[C]):
         return (self.code(at) or self.figures)(at)
 
     def code(self, at: Binding) -> C | None:
-        """The code for a binding, if it is faster than direct evaluation."""
+        """The code for a binding, if code is faster than direct evaluation."""
         if type(at) is not Binding or tuple(at.symbols) != SIZES or (at.xp is not SCALARS and not at.shape):
             return None
         self._points += 1

@@ -1,12 +1,12 @@
 """Steps of many programs at once, and pipeline stages by arithmetic.
 
-`PlanStages`: programs of a search share most of their op times. Distinct op times are columns, their
-executions per stage are a matrix, and the seconds of all stages are the product of the two (`BatchPoints`,
-`BatchMemory`).
+`PlanStages`: programs of a search share most of their op times. Distinct op times are columns, and their
+numbers of executions per stage form a matrix; the product of both gives the seconds of all stages
+(`BatchPoints`, `BatchMemory`).
 
-`StageEvaluator`: the stages of a program, derived from the unsplit program. Stages run equal bodies a
-different number of times. They differ in their few ops of the entry, and in the values that they receive and
-send. The result equals that of the passes `stages` and `slice-sends`.
+`StageEvaluator`: the stages of a program, derived from the unsplit program. Stages run the same bodies a
+different number of times. They also differ in the few ops of their entries, and in the values that they
+receive and send. The result equals that of the passes `stages` and `slice-sends`.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ _SELECTIONS = 8  # number of cached selections of columns: one of a step, the ot
 
 
 class MicroBatchSizes(NamedTuple):
-    """The parameters that determine the sizes at which an op time is evaluated."""
+    """The parameters on which the sizes of an op time depend."""
 
     micro_batches: int
     padded: tuple[int, ...] = ()  # graph sizes that pad this step; empty without padding
 
 
 def launch_key(of: StepEvaluator) -> tuple[int, ...]:
-    """The properties that determine which steps run as a graph, and its number of sequences."""
+    """The properties on which it depends which steps run as a graph, and with which number of sequences."""
     degrees = of.program.parallelism
     return of.program.micro_batches, degrees.dp, degrees.tp, id(of.model)
 
@@ -75,7 +75,7 @@ class PlanStage(NamedTuple):
 
 
 class PlanStages:
-    """All distinct stages of some plans, and their executions of each op time."""
+    """All distinct stages of several plans, and how often each runs each op time."""
 
     def __init__(self, plans: Sequence[StepEvaluator]) -> None:
         self.plans = plans
@@ -102,7 +102,9 @@ class PlanStages:
         self._columns: dict[tuple[int, tuple[int, ...]], Array] = {}
 
     def _alike(self, number: int, of: StepEvaluator) -> Iterator[tuple[PlanStage, dict[int, int], int]]:
-        """The distinct stages of a plan: their executions of each op time, and their number."""
+        """The distinct stages of a plan: how often each runs each op time, and how many stages are equal to
+        it.
+        """
         known = self.prices.setdefault(_hidden(of), {})
         parts = of.program.micro_batches
         usual, padded = (
@@ -126,7 +128,7 @@ class PlanStages:
     def _runs(
         self, of: StepEvaluator, part: StagePart, sizes: tuple[int, int], known: dict[tuple[int, int], int]
     ) -> Runs:
-        """The executions of each op time in a part of a plan, with its kernels and rank skew."""
+        """How often a part of a plan runs each op time, its number of kernels, and its rank skew."""
         counts: dict[int, int] = {}
         kernels, lateness = 0, 0.0
         for row, price in part.priced:
@@ -147,7 +149,9 @@ class PlanStages:
         return self._known[id(price)][1]
 
     def stacks(self, axes: int) -> Mapping[float, OpTimeStack]:
-        """The op times as columns, for points with `axes` axes, by the launch share that a graph hides."""
+        """The op times as columns, for points with `axes` axes, grouped by the share of the launch that a
+        graph hides.
+        """
         if axes not in self._stacks:
             prices = [*self.distinct]
             self._stacks[axes] = {
@@ -162,7 +166,7 @@ class PlanStages:
         return [(hidden, places) for hidden, stack in stacks for places, _ in stack.groups]
 
     def columns(self, axes: int, groups: tuple[int, ...]) -> Array:
-        """The executions of op times in the given groups of the stacks, per stage."""
+        """The executions per stage of the op times in the given groups."""
         key = axes, groups
         if key not in self._columns:
             known = self.groups(axes)
@@ -174,7 +178,9 @@ class PlanStages:
 
     @cached_property
     def hosts(self) -> Sequence[tuple[EngineCpu, Array, Sequence[Array]]]:
-        """Each engine CPU model, the stages that it launches, and the first stages among them."""
+        """Each engine's model of CPU time, the stages that it launches, and which of them are first
+        stages.
+        """
         groups: dict[EngineCpu, list[int]] = {}
         for i, stage in enumerate(self.each):
             if host := self.plans[stage.plan].host:
@@ -199,7 +205,9 @@ def _in_graph(at: Binding, hidden: float, price: OpTime) -> tuple[Any, Any]:
 
 
 class BatchPoints:
-    """Points at which all plans are evaluated: the sizes of a micro-batch, by number of micro-batches."""
+    """Points at which all plans are evaluated: the sizes of a micro-batch, for each number of
+    micro-batches.
+    """
 
     def __init__(self, stages: PlanStages, at: Mapping[int, Binding]) -> None:
         self.stages, self.at = stages, at
@@ -209,7 +217,9 @@ class BatchPoints:
         self.parts = np.array(parts, dtype=np.float64).reshape(self.column)
 
     def timing(self) -> tuple[Array, Array]:
-        """For each plan the seconds of all stages for a micro-batch, and of the slowest stage."""
+        """For each plan, the seconds of all stages together for a micro-batch, and the seconds of the slowest
+        stage.
+        """
         alone, together = self._sums(lambda values: values)
         seconds = np.where(self._captured, together, alone)
         for host, some, _ in self.stages.hosts:
@@ -221,7 +231,7 @@ class BatchPoints:
     def whole(self) -> Array:
         """The seconds of all stages, summed along the last axis, such as the contexts of a decode.
 
-        Most stages take longer than their launches at all points, and are summed op by op.
+        Most stages take longer than their launches at all points; only the others are summed op by op.
         """
         count, stages = self.shape[-1], self.stages
         if self._captured.shape[-1] != 1 or self._beside.shape[-1] != 1:
@@ -254,7 +264,7 @@ class BatchPoints:
         return np.add.reduceat(seconds, stages.starts)
 
     def _along(self, stage: int, at: tuple[int, ...]) -> Array:
-        """Seconds of a stage's kernels along the last axis, at a place on the others."""
+        """Seconds of a stage's kernels along the last axis, at one index on the other axes."""
         captured = np.broadcast_to(self._captured, (len(self.stages.each), *self.shape[:-1], 1))
         here = stage, *at, 0
         which = int(captured[here])
@@ -272,7 +282,7 @@ class BatchPoints:
 
     @cached_property
     def _beside(self) -> Array:
-        """The overhead of an engine whose launches never delay kernels."""
+        """The overhead of an engine, without the cases in which launches delay kernels."""
         return self._served(np.zeros((len(self.stages.each), *(1,) * len(self.shape))))
 
     def _served(self, seconds: Array) -> Array:
@@ -291,7 +301,7 @@ class BatchPoints:
 
     @cached_property
     def _captured(self) -> Array:
-        """Whether a step of each stage is launched as a graph."""
+        """Whether a step runs as a graph on each stage."""
         known: dict[tuple[int, ...], Any] = {}
         found = []
         for of in self.stages.plans:
@@ -314,7 +324,9 @@ class BatchPoints:
         ]
 
     def _sums(self, figure: Callable[[Array], Array | None]) -> tuple[Any, Any]:
-        """Seconds of the ops of each stage, alone and in a graph: where any stage runs so, else 0."""
+        """Seconds of the ops of each stage, alone and in a graph; 0 for a kind of time that no stage
+        needs.
+        """
         needed = not self._captured.all(), self._captured.any()
         alone, together = (self._sum(which, figure) if is_ else 0.0 for which, is_ in enumerate(needed))
         return alone, together
@@ -333,12 +345,12 @@ class BatchPoints:
 
 
 def _same(values: Array) -> Array | None:
-    """Values that are constant along the last axis, once; None for other values."""
+    """For values that are constant along the last axis, one value each; None for other values."""
     return values[..., 0] if values.shape[-1] == 1 else None
 
 
 def _varied(figure: Any, values: Array) -> Array | None:
-    """A figure along that axis, for other values."""
+    """A figure along the last axis, for the other values."""
     return figure(values, axis=-1) if values.shape[-1] > 1 else None
 
 
@@ -370,7 +382,7 @@ class BatchMemory:
         self.parts = [of.program.micro_batches for of in plans]
 
     def peaks(self, points: BatchPoints) -> Array:
-        """Bytes of the fullest stage of each plan, at its fullest moment."""
+        """Bytes of the fullest stage of each plan, at the moment with the most memory."""
         found = {parts: self._peaks(at) for parts, at in points.at.items()}
         one, *others = found.values()
         return np.stack([found[parts][i] for i, parts in enumerate(self.parts)]) if others else one
@@ -390,7 +402,7 @@ SINGLE_LAYER = Layers()
 
 
 class StageOp(NamedTuple):
-    """An op of a graph on a stage, with its `layers`, counted from the stage's first."""
+    """An op of a graph on a stage, with its `layers`, counted from the first layer of the stage."""
 
     path: str
     graph: Graph
@@ -399,7 +411,7 @@ class StageOp(NamedTuple):
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """The key by which two phases share a weight or a cache of a stage."""
+        """The key by which two phases recognize a shared weight or cache of a stage."""
         return self.node.op.param or self.path, self.layers, self.node.results[0]
 
     @property
@@ -410,7 +422,7 @@ class StageOp(NamedTuple):
 
 
 class StageGraph(NamedTuple):
-    """The common part of equal stages: the graph of one of them, and the memory lifetimes of its ops."""
+    """What equal stages have in common: the graph of one of them, and the lifetimes of its tensors."""
 
     graph: Graph
     lifetimes: Lifetimes
@@ -418,7 +430,7 @@ class StageGraph(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class StageProgram:
-    """The part of a program that a stage runs and stores; `times` are the counts of its loops."""
+    """The part of a program that a stage runs and stores; `times` contains the iterations of its loops."""
 
     program: Program
     kind: StageGraph
@@ -436,7 +448,7 @@ class StageProgram:
 
 
 class StageMemo:
-    """A cache of the stages of a program, by `Cut.kind`, and by kind and loop counts."""
+    """A cache of the stages of a program: by `Cut.kind`, and by kind and loop iterations."""
 
     def __init__(self, program: Program, by: CachePolicy) -> None:
         self.program, self.by = program, by
@@ -483,7 +495,7 @@ _cut = lru_cache(maxsize=1024)(PipelineCut)
 
 @dataclass(frozen=True, eq=False)
 class StageEvaluator(StepEvaluator):
-    """The evaluator of a program in stages with given layers; the program itself has one stage."""
+    """The evaluator of a program in stages with given layers; the program itself has only one stage."""
 
     sizes: tuple[int, ...] = (1,)
 
@@ -518,7 +530,7 @@ class StageEvaluator(StepEvaluator):
         return {value.node for value in graph.outputs} if number < self.depth - 1 else set()
 
     def kinds_of_stages(self) -> Iterator[StageKind]:
-        """The stages with an equal share of the program and equal send times."""
+        """The stages that run an equal part of the program and take equally long to send."""
         found: dict[tuple[StageProgram, bool, StagePart], list[int]] = {}
         for number, share in enumerate(self._shares):
             found.setdefault((share, not number, self._sends(number)), []).append(number)
@@ -526,7 +538,9 @@ class StageEvaluator(StepEvaluator):
             yield StageKind(self._parts(numbers[0]), len(numbers), first)
 
     def _parts(self, number: int) -> list[tuple[StagePart, int]]:
-        """The parts of a stage with their executions: the graph without sends, the sends, and bodies."""
+        """The parts of a stage with their numbers of executions: the graph without sends, the sends, and
+        bodies.
+        """
         share, ends = self._shares[number], self._ends(number)
         if self.model.asks:
             return [(self._part(self._rows(number)), 1)]
@@ -535,7 +549,7 @@ class StageEvaluator(StepEvaluator):
         return [(self._part(rest), 1), (self._sends(number), 1), *((self._body(g), n) for g, n in bodies)]
 
     def _body(self, graph: Graph) -> StagePart:
-        """The ops of a body, in any of the stages."""
+        """The ops of a body, on any of the stages."""
         if graph not in self._bodies:
             self._bodies[graph] = self._part(op_rows(graph, self.program.mesh).values())
         return self._bodies[graph]
@@ -583,7 +597,7 @@ class StageEvaluator(StepEvaluator):
 
 @lru_cache(maxsize=64)
 def _whole(program: Program) -> StageProgram:
-    """The single stage of a program that is not cut."""
+    """The only stage of a program that is not split."""
     graph = program[program.entries[0]]
     return StageProgram(program, StageGraph(graph, Lifetimes((), ())), {})
 

@@ -1,9 +1,10 @@
-"""`Report`: the cost of one step, evaluated when a figure is accessed; its memory and its timeline.
+"""`Report`: the cost of one step, its memory and its timeline; each figure is computed when it is first
+accessed.
 
 `Footprint` contains memory figures, each of the stage with the largest value. `Report` has seconds, FLOPs and
 bytes of the step and a row for each op (`ops`), at one point or on a grid of points. `timeline` lists the
-slices of each pipeline stage from the start of a step to its end. Rows and slices are the split of
-`StepSeconds` (`timing.py`): a slice takes the time of its row.
+slices of each pipeline stage from the start of a step to its end. Rows and slices divide the step as
+`StepSeconds` does (`timing.py`): a slice takes the time of its row.
 """
 
 from __future__ import annotations
@@ -81,12 +82,12 @@ class Footprint(Points):
 
     @figure
     def activation_peak_bytes(self) -> Number:
-        """Transient bytes at the fullest moment, logits included."""
+        """Transient bytes, including logits, at the moment with the most memory."""
         return self._held(RankMemory.transient)
 
     @figure
     def peak_memory_bytes(self) -> Number:
-        """Weights, caches and activations at the fullest moment."""
+        """Bytes of weights, caches and activations at the moment with the most memory."""
         return self._held(RankMemory.peak)
 
     def _held(self, figure: Callable[[RankMemory, Binding], Number]) -> Number:
@@ -95,11 +96,11 @@ class Footprint(Points):
 
     @figure
     def peak(self) -> Peak:
-        """The fullest moment of a single point: its op, and the tensors alive. `InputError` on a grid."""
+        """The moment with the most memory at a single point: its op, and the tensors that are alive.
+        `InputError` on a grid.
+        """
         if self.shape:
-            raise InputError(
-                f"the tensors alive at the peak are those of one point, not of a grid {self.shape}"
-            )
+            raise InputError(f"the tensors at the peak need a report of one point, got a grid {self.shape}")
         return max(self.plan.memories, key=lambda memory: memory.peak(self.at)).fullest(self.at)
 
     @property
@@ -144,13 +145,15 @@ LONG = 10_000_000  # number of points of a grid; each result takes seconds
 
 
 class Report(Footprint, Result):
-    """The cost of one step of a program on a device: `batch` sequences, `new` tokens each, `context` cached.
+    """The cost of one step of a program on a device: `batch` sequences with `new` tokens each and `context`
+    cached tokens.
 
     `beside` are other sequences in the step, as mappings with the same three keys, such as a prefill chunk
     with decodes. Their work is merged: weights are read once, products contain the rows of all sequences, and
-    attention is summed. `model` is a cost model of the device; the default is calibrated if possible, else
-    ideal. `phase` selects a phase of the program; the default is decode for one new token per sequence, else
-    prefill. `cache_policy` is the rule of cache allocation: exact, paged or unified (`memory/caches.py`).
+    attention is summed. `model` is a cost model of the device; the default is calibrated if possible, and
+    otherwise ideal. `phase` selects a phase of the program; the default is decode for one new token per
+    sequence, and otherwise prefill. `cache_policy` is the rule of cache allocation: exact, paged or unified
+    (`memory/caches.py`).
 
     Values are those of one rank of each pipeline stage, and memory is that of the stage with the highest
     peak. They are in SI units: exact integers at a point, float64 arrays on a grid.
@@ -184,7 +187,7 @@ class Report(Footprint, Result):
         program, phase, at = batch_program(program, steps, phase)
         shape = at.shape
         if math.prod(shape) > POINTS:
-            raise InputError(f"a grid of {math.prod(shape):,} points, of which {POINTS:,} are the most")
+            raise InputError(f"a grid of {math.prod(shape):,} points; the limit is {POINTS:,}")
         if math.prod(shape) > LONG:
             import logging
 
@@ -223,7 +226,7 @@ class Report(Footprint, Result):
 
     @figure
     def time_s(self) -> Number:
-        """Seconds, through all stages."""
+        """Seconds of the step through all stages."""
         return self._timed(lambda timing: timing.step)
 
     @figure
@@ -251,7 +254,7 @@ class Report(Footprint, Result):
 
     @figure
     def period_s(self) -> Number:
-        """Seconds from this step to the next one that needs its tokens, in a long series of equal steps."""
+        """Seconds from this step to the next one that uses its tokens, in a long series of equal steps."""
         return self._timed(lambda timing: timing.period)
 
     @figure
@@ -261,12 +264,14 @@ class Report(Footprint, Result):
 
     @figure
     def busy_s(self) -> Number:
-        """Seconds that all stages work, together: ops and the engine's overhead, no bubbles."""
+        """Seconds in which stages work, added over all stages: ops and the engine's overhead, but no
+        bubbles.
+        """
         return self._timed(lambda timing: timing.busy)
 
     @figure
     def bubble(self) -> Number:
-        """The share of the step that stages wait for one another."""
+        """The share of the step in which stages wait for one another."""
         return self._timed(lambda timing: timing.bubble)
 
     @figure
@@ -291,7 +296,7 @@ class Report(Footprint, Result):
 
     @figure
     def read_bytes(self) -> Number:
-        """Bytes read from memory (with expected expert traffic, a float)."""
+        """Bytes read from memory; a float if they include the expected traffic of experts."""
         return self._total(self.plan.totals.get("read_bytes", 0))
 
     @figure
@@ -301,8 +306,8 @@ class Report(Footprint, Result):
 
     @figure
     def bytes_by_role(self) -> Mapping[str, Number]:
-        """The bytes read of weights, activations and caches, and the bytes written to activations
-        and caches.
+        """The bytes that are read from weights, activations and caches, and the bytes that are written to
+        activations and caches.
         """
         names = (f"{role}_bytes" for role in TRAFFIC)
         return {name: self._total(self.plan.totals.get(name, 0)) for name in names}
@@ -322,7 +327,7 @@ class Report(Footprint, Result):
         return shares
 
     def _timed(self, figure: Callable[[Timing], Number]) -> Number:
-        """A figure of the step's timing; on a grid, block by block."""
+        """A figure of the step's timing; on a grid, it is computed in blocks."""
         many = math.prod(self.shape) > 2 * WHOLE
         timing = self.plan.timing if many else lambda at: self._timing
         return sweep(lambda at: figure(timing(at)), self._points, WHOLE)
@@ -346,7 +351,7 @@ class Report(Footprint, Result):
 
     @figure
     def all_stages_s(self) -> Number:
-        """Seconds of the step times the number of stages, the basis of `share`."""
+        """Seconds of the step times the number of stages, to which `share` refers."""
         return len(self.program.entries) * self.time_s
 
     @figure
@@ -368,10 +373,10 @@ class Report(Footprint, Result):
 
     @cached_property
     def ops(self) -> tuple[OpCost, ...]:
-        """The rows: for each stage its ops in schedule order, the engine overhead, the bubble.
+        """The rows of each stage: its ops in schedule order, the engine overhead, and the bubble.
 
-        On every stage, Σ `time_s` × `repeat` is the step; the shares of all rows add up to 1. No row is
-        negative.
+        On every stage, Σ `time_s` × `repeat` equals the time of the step; the shares of all rows add up to 1.
+        No row is negative.
         """
         if len(self.program.entries) == 1:
             return (*self.work, *self.engine)
@@ -379,7 +384,7 @@ class Report(Footprint, Result):
 
     @cached_property
     def work(self) -> tuple[OpCost, ...]:
-        """The rows of ops alone, in schedule order."""
+        """Only the rows of ops, in schedule order."""
         parts = self.program.micro_batches
         return evaluate.op_costs(self.plan.kinds, self._figures, self.at, self.all_stages_s, parts)
 
@@ -398,7 +403,7 @@ class Report(Footprint, Result):
         return evaluate.engine_rows(self.plan, self.overheads, self.all_stages_s)
 
     def _bubbles(self) -> tuple[OpCost, ...]:
-        """The rows of pipeline bubbles, with the basis of the longest op."""
+        """The rows of pipeline bubbles; their basis is the basis of the longest op."""
         if not self.work:
             return ()
         ideal: list[Number] = [0.0] * len(self.program.entries)
@@ -444,7 +449,7 @@ _PLAIN = frozenset((str, int, bool, type(None)))
 
 
 def plain(value: Any) -> Any:
-    """Python's own types at all levels, for JSON; NaN becomes null."""
+    """Values of Python's own types at all levels, for JSON; NaN becomes null."""
     kind = type(value)
     if kind is float:
         return value if isfinite(value) else None
@@ -471,7 +476,7 @@ STREAM = 7  # the first CUDA stream of torch, in which its kernels run; ops of a
 
 @dataclass(frozen=True)
 class TimeSlice:
-    """A time slice of the ranks of a stage, which all run in parallel: one execution of an op, or a wait.
+    """A time slice of the ranks of a stage, which run in parallel: one execution of an op, or a wait.
 
     `op` is the name of its row in the report, and `path` includes layer numbers. FLOPs and bytes are those of
     one rank; `live_bytes` are its activations during the slice. Waits have no FLOPs or bytes.
@@ -498,7 +503,7 @@ class TimeSlice:
 
 
 class OpRun(NamedTuple):
-    """One run of an op: its name in the report, that with layers numbered, and its moment in `Memory`."""
+    """One run of an op: its name in the report, its name with numbered layers, and its moment in `Memory`."""
 
     op: str
     path: str
@@ -529,7 +534,9 @@ def _runs(program: Program, graph: Graph, op: str, path: str, layer: int, moment
 
 @lru_cache(maxsize=1024)
 def _moments(program: Program, name: str) -> int:
-    """The number of moments of a graph in `Memory`: one per op, and the distinct iterations of a loop."""
+    """The number of moments of a graph in `Memory`: one for each op, and those of the distinct iterations of
+    each loop.
+    """
     found = 0
     for node in program[name].nodes:
         if loop := node.op.loop:
@@ -540,7 +547,7 @@ def _moments(program: Program, name: str) -> int:
 
 
 def _walked(iteration: int, times: int) -> int:
-    """The kind of an iteration, by its memory: the first, an inner one, or the last."""
+    """The kind of an iteration in terms of memory: the first, an inner one, or the last."""
     return 0 if iteration == 0 else min(times - 1, 2) if iteration == times - 1 else 1
 
 
@@ -548,13 +555,13 @@ SLICE_S, SLICE_BYTES = 2.7e-5, 3200  # per slice with its events in a trace, mea
 
 
 def timeline(report: Report) -> tuple[TimeSlice, ...]:
-    """The slices of a step: stage by stage, in order, from 0 to `time_s` without a gap.
+    """The slices of a step, stage by stage, in order, without gaps from 0 to `time_s`.
 
     `Timing` defines the schedule of micro-batches. InputError for a grid, which has many steps, and for a
     step of two phases, whose ops have no single order.
     """
     if report.shape:
-        raise InputError(f"a timeline shows one step, not a grid of {report.shape}")
+        raise InputError(f"a timeline needs a report of one point, got a grid of {report.shape}")
     if isinstance(report.at, MixedBinding) and len(set(report.at.phases)) > 1:
         raise InputError("a timeline shows a step of one phase; this step mixes prefill and decode")
     works = [_StageTimeline(report, stage) for stage in range(report.plan.depth)]
@@ -625,7 +632,7 @@ class _StageTimeline:
             start_s = end_s
 
     def wait(self, start_s: float, end_s: float, micro_batch: int) -> Iterator[TimeSlice]:
-        """A wait for other stages, before a micro-batch or after the last one, if there is one."""
+        """A wait for other stages, before a micro-batch or after the last one, if there is such a wait."""
         if end_s > start_s:
             name = f"{self.prefix}{BUBBLE}"
             wait: _Fields = {

@@ -36,7 +36,7 @@ def check_sizes(batch: Any = 1, new: Any = 1, context: Any = 0) -> tuple[Number,
 
 
 def check_packed(batch: Any, new: Any, context: Any) -> tuple[Number, Number, Number]:
-    """Validate and pack very many sizes, one array at a time to limit memory."""
+    """Check and pack very many sizes, one array at a time, so that little memory is needed."""
     return (
         pack(counts("batch", batch, 1)),
         pack(counts("new", new, 1)),
@@ -53,7 +53,7 @@ def context_sizes(part: Mapping[str, Any]) -> tuple[Number, Number, Number]:
 
 
 def refuse_padding(engine: Engine | None, what: str, steps: Sequence[Step] = ()) -> None:
-    """Raise InputError for an engine that pads, if a step has several lengths."""
+    """Raise InputError if the engine pads sequences and a step has several lengths."""
     if len(steps) == 1:
         return
     scheduler = engine and engine.section(Scheduler)
@@ -79,9 +79,9 @@ def binding(micro_batches: int, batch: Number, new: Number, context: Number) -> 
 
 
 def micro_batch_binding(parts: int, steps: Sequence[tuple[Step, str]], splits: bool) -> Binding:
-    """The binding of one micro-batch with sequences of several kinds, each in a phase.
+    """The binding of one micro-batch with several kinds of sequences, each in its phase.
 
-    Each kernel runs once for sequences of one kind, and once for all decodes with any contexts.
+    Each kernel runs once for each kind of sequences, and once for all decodes, whatever their contexts.
     """
     if len(steps) == 1:
         return binding(parts, *steps[0][0])
@@ -98,7 +98,7 @@ def micro_batch_binding(parts: int, steps: Sequence[tuple[Step, str]], splits: b
 
 
 def _alike(parts: int, new: Number, each: Sequence[tuple[Number, Number]]) -> Binding:
-    """The binding of sequences with equal new tokens, given counts for each context."""
+    """The binding of sequences with the same number of new tokens; counts are given for each context."""
     batch, (_, first) = sum(count for count, _ in each), each[0]
     at = binding(parts, batch, new, first)
     if all(context == first for _, context in each):
@@ -108,7 +108,7 @@ def _alike(parts: int, new: Number, each: Sequence[tuple[Number, Number]]) -> Bi
 
 
 def idle_ranks_note(program: Program, at: Binding | MixedBinding) -> tuple[str, ...]:
-    """A note if a step has fewer sequences than ranks that share them, at one point."""
+    """A note if a step, at one point, has fewer sequences than ranks that share them."""
     if at.shape:
         return ()
     ranks, sequences = program.parallelism.dp, at(Dim.symbol("B"))
@@ -119,7 +119,7 @@ def idle_ranks_note(program: Program, at: Binding | MixedBinding) -> tuple[str, 
 
 
 def phase_of(new: Number) -> str:
-    """The phase of sequences with `new` new tokens, or `mixed` for a grid with one and more."""
+    """The phase of sequences with `new` new tokens; `mixed` for a grid with both one and more new tokens."""
     if isinstance(new, int):
         return "decode" if new == 1 else "prefill"
     ones = np.asarray(new) == 1
@@ -127,7 +127,7 @@ def phase_of(new: Number) -> str:
 
 
 def step_phase(program: Program, new: Sequence[Number]) -> str:
-    """The phase of a step: decode for one new token per sequence, else prefill.
+    """The phase of a step: decode for one new token per sequence, and otherwise prefill.
 
     InputError for a grid with both, if they have different programs.
     """
@@ -141,7 +141,9 @@ def step_phase(program: Program, new: Sequence[Number]) -> str:
 
 
 def verified_tokens(program: Program, new: Number, context: Number) -> Number:
-    """`new`, or 1 for a few new tokens after cached ones, which use the decode program for verification."""
+    """`new`; or 1 if there are a few new tokens after cached ones, because the decode program verifies
+    drafts.
+    """
     if not program.splits:
         return new
     few = (np.asarray(new) <= DRAFTS) & (np.asarray(context) > 0)
@@ -172,7 +174,7 @@ def _whole_prompts(program: Program, prompt: int, steps: Sequence[tuple[Number, 
 
 
 def grid_shape(steps: Sequence[tuple[Number, Number, Number]]) -> tuple[int, ...]:
-    """The shape that all sizes broadcast to; `InputError` if they do not."""
+    """The shape to which all sizes broadcast; `InputError` if they do not."""
     shapes = [value.shape for step in steps for value in step if isinstance(value, np.ndarray)]
     if not shapes:
         return ()
@@ -212,7 +214,7 @@ def batch_program(
 class Points(Immutable):
     """`batch` sequences with `new` tokens each and `context` cached.
 
-    Very many points are stored packed, and expanded on access.
+    Very many points are stored in packed form, and expanded when they are accessed.
     """
 
     program: Program
@@ -248,7 +250,7 @@ WHOLE = 1 << 20
 
 
 def sweep(figure: Callable[[Binding], Number], at: Binding, block: int = BLOCK) -> Number:
-    """`figure(at)`, evaluated in blocks when `at` contains large arrays."""
+    """`figure(at)`; if `at` contains large arrays, it is evaluated in blocks."""
     (found,) = sweeps(lambda at: (figure(at),), at, block)
     return found
 

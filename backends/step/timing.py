@@ -1,12 +1,13 @@
-"""The split of a step's time, and the time through pipeline stages with equal micro-batches.
+"""How the time of a step is divided, and the time through pipeline stages with equal micro-batches.
 
-`StepSeconds` is the one split of a stage's time: kernels, engine CPU time, launch gap and rank skew. Reports,
-tables, JSON, timelines, pictures and pages show these parts. None is below 0, and they add up to the stage.
+`StepSeconds` is the only place that divides the time of a stage: into kernels, engine CPU time, launch gap
+and rank skew. Reports, tables, JSON, timelines, pictures and pages show these parts. No part is below 0, and
+the parts add up to the time of the stage.
 
-With stage times t₁ … tₚ and m micro-batches the step takes Σt + (m−1)·max t, the makespan of equal jobs in
-a flow shop (Johnson 1954). For equal stages the share (p−1)/(m+p−1) is bubble (Narayanan et al. 2021,
-"Efficient large-scale language model training on GPU clusters", section 2.2). `Timing` has step, period and
-bubbles.
+With stage times t₁ … tₚ and m micro-batches, the step takes Σt + (m−1)·max t, the makespan of equal jobs in a
+flow shop (Johnson 1954). If all stages are equal, the share (p−1)/(m+p−1) of the step is bubble (Narayanan et
+al. 2021, "Efficient large-scale language model training on GPU clusters", section 2.2). `Timing` contains the
+step, the period and the bubbles.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ class StagePart:
 
 
 class StageKind(NamedTuple):
-    """The parts of a stage with their executions; the number of equal stages, and whether it is the first."""
+    """The parts of a stage with their numbers of executions; the number of equal stages, and whether the
+    stage is first.
+    """
 
     parts: Sequence[tuple[StagePart, int]]
     times: int
@@ -57,10 +60,10 @@ Seconds = tuple[Number, ...]  # of each stage
 
 
 class StepSeconds(NamedTuple):
-    """Seconds of a micro-batch on each stage: the four parts, and `whole`, their sum.
+    """Seconds of a micro-batch on each stage: the four parts, and their sum, `whole`.
 
-    `kernels` are the kernels in the step: in a captured graph with the remaining gap before each, else with
-    the full launch. The others are the parts of `Overhead`, in its order.
+    `kernels` is the time of the kernels in the step: in a captured graph with the remaining gap before each,
+    and otherwise with the whole launch. The other parts are those of `Overhead`, in the same order.
     """
 
     kernels: Seconds
@@ -110,7 +113,8 @@ class Timing:
 
     @property
     def period(self) -> Number:
-        """The time from one step to the next that needs its tokens: a micro-batch returns to a free stage.
+        """The time from one step to the next one that uses its tokens: until a micro-batch returns and the
+        first stage is free.
 
         >>> Timing((2.0, 2.0)).period, Timing((2.0, 2.0), micro_batches=4).period
         (4.0, 8.0)
@@ -129,7 +133,7 @@ class Timing:
 
     @property
     def bubbles(self) -> tuple[Number, ...]:
-        """The seconds of a step that each stage waits for the others; never negative.
+        """For each stage, the seconds of a step in which it waits for the others; never negative.
 
         >>> Timing((1.0, 3.0), micro_batches=2).bubbles
         (5.0, 1.0)
@@ -139,7 +143,7 @@ class Timing:
 
     @property
     def bubble(self) -> Number:
-        """The share of a single step that stages wait.
+        """The share of a single step in which stages wait.
 
         >>> Timing((1.0,) * 4, micro_batches=5).bubble
         0.375

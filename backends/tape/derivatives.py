@@ -1,8 +1,8 @@
 """Forward-mode derivatives of a recorded function.
 
 `derivatives` returns the derivatives of all outputs by one input; `RULES` has one rule per operation. A
-minimum or maximum has the derivative of the chosen argument, and a rounded value has derivative 0, so the
-results are valid between the kinks of the function.
+minimum or maximum has the derivative of its chosen argument, and a rounded value has the derivative 0. So the
+results are valid between the points at which the formula changes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ STILL |= {"logical_and", "logical_or", "logical_xor"}
 
 
 def derivatives(function: Function, by: str) -> Function:
-    """The derivatives of a function's outputs by one of its inputs; TypeError for a power that changes."""
+    """The derivatives of a function's outputs by one of its inputs; TypeError for a power whose exponent
+    depends on the input.
+    """
     tape = function.tape
     known: dict[int, Any] = {number: int(name == by) for number, name in function.inputs.items()}
 

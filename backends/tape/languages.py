@@ -32,9 +32,9 @@ def _bigint(value: Constant) -> str:
 
 
 class Language(NamedTuple):
-    """The text of operations, constants, function definitions and several outputs in a language.
+    """How a language writes operations, constants, function definitions and several outputs.
 
-    Inputs named like `reserved` words get an underscore.
+    If the name of an input is one of the `reserved` words, an underscore is added.
     """
 
     words: Mapping[Any, str]
@@ -52,9 +52,10 @@ class Language(NamedTuple):
         calls: Mapping[Function, str] | None = None,
         alone: bool = True,
     ) -> str:
-        """The source of a function of the inputs in order; `calls` are the names of those that it calls.
+        """The source of a function whose arguments are the inputs in order; `calls` contains the names of the
+        functions that it calls.
 
-        It returns the sequence of its outputs, or the only output if `alone` is true.
+        It returns the sequence of its outputs; if `alone` is true, it returns its only output.
         """
         inputs = {n: f"{of}_" if of in self.reserved else of for n, of in function.inputs.items()}
         function, words = Function(function.tape, inputs, function.outputs), self.words
@@ -98,7 +99,7 @@ BIGINT = JAVASCRIPT._replace(
 
 
 def called_functions(functions: Iterable[Function]) -> tuple[Function, ...]:
-    """All functions that are called, also indirectly: each once, after those that it calls."""
+    """All functions that are called, directly or indirectly: each once, after the functions that it calls."""
     found: dict[Function, None] = {}
 
     def visit(function: Function) -> None:
@@ -130,7 +131,7 @@ def integer_outputs(function: Function) -> frozenset[int]:
 
 
 class Printer(Protocol):
-    """A language for printing functions of a tape, and their compiled form in Python."""
+    """A language for printing functions of a tape, and how Python compiles them."""
 
     def text(self, function: Function, name: str = "run") -> str:
         """The source of a function of that name."""

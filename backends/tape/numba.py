@@ -37,7 +37,7 @@ LOGICAL = {"logical_and", "logical_or", "logical_xor"}
 
 
 class LoopSource(NamedTuple):
-    """A source, its constants, and for each input whether it varies between rows."""
+    """A source, its constants, and whether each input varies between rows."""
 
     source: str
     constants: tuple[float, ...]
@@ -50,7 +50,9 @@ def text(function: Function, name: str = "run") -> str:
 
 
 def loop(function: Function, rows: Collection[str], name: str = "run") -> LoopSource:
-    """The loop for a function whose named inputs vary only between rows, and the others between columns."""
+    """The loop for a function in which the named inputs vary only between rows, and the others between
+    columns.
+    """
     nodes = function.tape.nodes
     constants: list[float] = []
     said: dict[int, str] = {}
@@ -111,7 +113,7 @@ def loop(function: Function, rows: Collection[str], name: str = "run") -> LoopSo
 
 
 def _halves(node: Any) -> bool:
-    """Whether it is a power of two."""
+    """Whether a number is a power of two."""
     function, of = node
     return function == "constant" and isfinite(of[0]) and abs(frexp(of[0])[0]) == 0.5
 
@@ -119,7 +121,7 @@ def _halves(node: Any) -> bool:
 def compiled(function: Function, rows: Collection[str] = ()) -> Callable[..., tuple[Array, ...]]:
     """The compiled function of arrays that broadcast together, in the order of its inputs.
 
-    If rows and columns share an axis, NumPy evaluates it.
+    If the rows and the columns vary along the same axis, NumPy evaluates the function.
     """
     source, constants, among = loop(function, rows)
     given = np.array(constants, dtype=float)

@@ -21,7 +21,9 @@ BLOCK = 1 << 15  # points per buffer (256 KiB): the dozen buffers of a step fit 
 
 
 def text(function: Function, name: str = "run") -> str:
-    """The source of a Python function of the inputs' blocks, which writes `r…` through buffers."""
+    """The source of a Python function that takes a block of each input and writes `r…`, with the use of
+    buffers.
+    """
     return _print(function, name)[0]
 
 
@@ -107,7 +109,7 @@ def compiled(function: Function, block: int = BLOCK) -> Callable[..., tuple[Arra
 
 
 class GatherInput(NamedTuple):
-    """An input with few values: each point uses the value at its index."""
+    """An input with few distinct values; each point uses the value at its index."""
 
     values: Array
     places: Array
@@ -118,7 +120,7 @@ def _shape(x: Any) -> tuple[int, ...]:
 
 
 def _piece(x: Any, part: tuple[slice, ...]) -> Any:
-    """The part of a broadcast value for a part of the shape."""
+    """The part of a broadcast value that belongs to a part of the shape."""
     if isinstance(x, GatherInput):
         return x.values[x.places[part]] if x.values.ndim else x.values
     shape = np.shape(x)

@@ -1,8 +1,8 @@
 """Functions with calls as single nodes, simplified for bounded counts; and external numbers.
 
-An `Outline` is a tape on which a called function stays one node. `prune` returns the function without the
-arguments of choices that never decide while the inputs are counts up to a maximum: it bounds each call on
-blocks of counts, bounds equal calls together, and caches the results (`_ChoiceBounds`, `pruning.py`).
+An `Outline` is a tape on which a called function stays a single node. `prune` returns the function without
+arguments of choices that never decide while the inputs are counts up to a maximum. It computes bounds of each
+call on blocks of counts, treats equal calls together, and caches the results (`_ChoiceBounds`, `pruning.py`).
 
 An `ExternalTape` contains numbers that are set when a function runs, such as the rates of a device that a
 user edits on a page; values that depend only on these numbers are computed once.
@@ -31,21 +31,21 @@ class Outline(Tape):
     """A tape on which a called function stays one node."""
 
     def call(self, function: Function, *operands: Operand) -> Operand:
-        """The function of the operands as a node; a number if all operands are numbers."""
+        """The function of the operands as a node; if all operands are numbers, a number."""
         if not any(isinstance(x, Symbol) for x in operands):
             return super().call(function, *operands)
         return self.node(function, tuple(map(self.number, operands)))
 
 
 class GuardedFunction(NamedTuple):
-    """A function that is valid if `holds`, a function of the same inputs, is true."""
+    """A function that is valid only if `holds`, a function of the same inputs, is true."""
 
     function: Function
     holds: Function
 
 
 def inline_calls(outline: Function) -> Function:
-    """The function of an outline with all calls expanded, on a separate tape."""
+    """The function of an outline with all calls replaced by their content, on a separate tape."""
     tape, names = Tape(outline.tape.kind), outline.inputs.values()
     return Function.of(tape, names, outline.onto(tape, map(tape.symbol, names)))
 
@@ -64,7 +64,9 @@ def prune(outline: Function, counts: Iterable[str], most: int) -> GuardedFunctio
 
 @lru_cache(maxsize=8)
 def blocks(most: int) -> Range:
-    """All integers from 1 to the maximum: single ones, then increasing blocks that end at round numbers."""
+    """All integers from 1 to the maximum: first single integers, and then increasing blocks that end at round
+    numbers.
+    """
     ends = [*range(FINE)]
     while ends[-1] < most:
         ends.append(ends[-1] + max(1, (1 << ends[-1].bit_length()) // FINE // 2))
@@ -79,7 +81,7 @@ def choices(function: Function) -> Choices:
 
 
 class _ChoiceBounds:
-    """The deciding arguments of an outline's choices, and of its calls."""
+    """The arguments that decide the choices of an outline, and those of its calls."""
 
     def __init__(self, outline: Function, counts: frozenset[str], most: int) -> None:
         self.outline, self.nodes = outline, outline.tape.nodes
@@ -97,7 +99,9 @@ class _ChoiceBounds:
 
     @cached_property
     def _before(self) -> Mapping[int, int]:
-        """The immediate dominator of each node on the paths from the inputs."""
+        """The last node through which all paths from the inputs to a node lead (immediate dominator), for
+        each node.
+        """
         found = dict.fromkeys(self.outline.inputs, NONE)
         for number in self.outline.live:
             found[number] = _common(found, self.nodes[number].of)
@@ -105,7 +109,7 @@ class _ChoiceBounds:
 
     @cached_property
     def _whole(self) -> set[int]:
-        """The nodes that are integers if the inputs are, and that depend on counts alone."""
+        """The nodes that are integers if the inputs are integers, and that depend only on counts."""
         found = {number for number, name in self.outline.inputs.items() if name in self.counts}
         decided = set(found)
         for number in self.outline.live:
@@ -125,7 +129,9 @@ class _ChoiceBounds:
         return self._is_constant(number) and float(self.nodes[number].of[0]).is_integer()
 
     def _root(self, operands: Iterable[int]) -> int:
-        """The last integer node that determines all of them, and is not a multiple of another."""
+        """The last integer node from which all of them follow, and which is not a multiple of another
+        node.
+        """
         found = _common(self._before, operands)
         while found != NONE:
             function, of = self.nodes[found]
@@ -154,7 +160,7 @@ class _ChoiceBounds:
         return isinstance(self.nodes[number].function, Function)
 
     def _bounded(self, root: int, operands: Iterable[int]) -> bool:
-        """Compute the bounds that decide a root; False if a call without bounds is needed."""
+        """Compute the bounds on which a root depends; False if this needs a call without bounds."""
         ranges = self._ranges.setdefault(root, {root: self.blocks})
         needed, open_ = set[int](), list(operands)
         while open_:
@@ -174,7 +180,7 @@ class _ChoiceBounds:
         return True
 
     def _decide(self, function: Function, calls: list[tuple[int, int]]) -> None:
-        """Bound calls of one function, grouping those that are not cached."""
+        """Compute bounds of calls of one function, as a group, unless they are cached."""
         given = {
             number: tuple(self._ranges[root][n] for n in self.nodes[number].of) for number, root in calls
         }
@@ -195,7 +201,7 @@ class _ChoiceBounds:
             self._ranges[root][number], self.calls[number] = known[keys[number]]
 
     def _bound_choices(self) -> KeptArguments:
-        """The deciding arguments of choices outside of calls."""
+        """The arguments that decide choices outside of calls."""
         found: dict[int, Any] = {}
         for number in self.choices.all:
             root = self._root(self.choices.operands(number))
@@ -211,7 +217,9 @@ class _ChoiceBounds:
 
 
 def _common(before: Mapping[int, int], numbers: Iterable[int]) -> int:
-    """The last common dominator, among nodes that depend on inputs."""
+    """The last node through which all paths to given nodes lead (common dominator), among nodes that depend
+    on inputs.
+    """
     found: int | None = None
     for number in numbers:
         if number not in before:
@@ -242,7 +250,7 @@ def _stacked(ranges: Iterable[Range]) -> Range:
 
 
 class ExternalTape(Tape):
-    """A tape of external numbers, by name, with their typical values."""
+    """A tape of external numbers by name, with their typical values."""
 
     outside = True
 
@@ -257,17 +265,17 @@ class ExternalTape(Tape):
 
 
 def typical_value(number: Any) -> Any:
-    """A number, or the usual value of an external number."""
+    """The number itself, or the typical value if it is an external number."""
     return number.usual if is_external(number) else number
 
 
 def is_external(number: Any) -> bool:
-    """Whether a number is set when functions run."""
+    """Whether a number is only known when functions run."""
     return isinstance(number, Symbol) and number.tape.outside
 
 
 def external_names(symbol: Symbol) -> frozenset[str]:
-    """The names of the external numbers that a number depends on."""
+    """The names of the external numbers on which a number depends."""
     nodes, found, open_ = symbol.tape.nodes, set[str](), [symbol.number]
     while open_:
         function, of = nodes[open_.pop()]

@@ -1,12 +1,14 @@
-"""Interval arithmetic on arrays, and the arguments of a choice that can decide it.
+"""Interval arithmetic on arrays, which finds the arguments that can decide a choice.
 
-A choice is a minimum, a maximum or a `where`. Its arguments are bounded on blocks of the inputs: an argument
-of a minimum whose lower bound exceeds another's upper bound never decides there, and the nodes that only a
-discarded argument needs are discarded too. The pruned function is equal to the original, bit for bit.
+A choice is a minimum, a maximum or a `where`. Its arguments have bounds on blocks of the inputs. If the lower
+bound of a minimum's argument exceeds another argument's upper bound, it never decides there. Such arguments
+are discarded, with the nodes that only they need. The results of the pruned function equal the original
+results bit for bit.
 
-`Range` and `BOUNDS` bound each operation. Rounding is monotonic, so a rounded sum of lower bounds is a lower
-bound; library functions get two units in the last place as margin on each side. An undefined bound (infinity
-minus infinity) is NaN, and comparisons with it decide nothing. `Choices` finds the choices and their ranges.
+`Range` contains bounds, and `BOUNDS` computes them for each operation. Rounding is monotonic, so a rounded
+sum of lower bounds is a lower bound; for library functions, two units in the last place are added as a margin
+on each side. An undefined bound (infinity minus infinity) is NaN; comparisons with it exclude nothing.
+`Choices` finds the choices and their ranges.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ LAST = 4.5e-16  # two units in the last place of a float64
 
 
 class Range(NamedTuple):
-    """An interval from `low` to `high`, arrays that broadcast together; `positive` means nonnegative.
+    """An interval from `low` to `high`, which are arrays that broadcast together; `positive` means that it
+    contains no negative number.
 
     A boolean is 0 or 1.
     """
@@ -195,7 +198,7 @@ class Choice(NamedTuple):
 
 
 class Choices:
-    """The choices of a function, and their deciding arguments in ranges."""
+    """The choices of a function, and the arguments that decide them in given ranges."""
 
     def __init__(self, function: Function) -> None:
         self.function, self.nodes = function, function.tape.nodes
@@ -238,7 +241,7 @@ class Choices:
         return self.nodes[number].of if choice is None else choice.operands
 
     def deciding(self, inputs: Mapping[int, Range], calls: int) -> tuple[Range, tuple[KeptArguments, ...]]:
-        """The range of the single output, and the retained arguments of choices in each of several calls.
+        """The range of the only output, and the arguments that choices keep in each of several calls.
 
         Ranges of inputs are arrays of calls × blocks.
         """
@@ -264,7 +267,7 @@ class Choices:
         }
 
     def ranges(self, inputs: Mapping[int, Range], masks: Masks = NOTHING) -> dict[int, Range]:
-        """The ranges of all nodes; for choices, the range of the retained arguments."""
+        """The ranges of all nodes; the range of a choice is that of the arguments that it keeps."""
         ranges, nodes = dict(inputs), self.nodes
         read = {n for number in self.order for n in self.operands(number)}
         for n in read.union(self.function.outputs):
@@ -295,9 +298,10 @@ class Choices:
     def _relevant(
         self, ranges: Mapping[int, Range], everywhere: bool = False
     ) -> dict[int, tuple[Places, list[Places]]]:
-        """For each choice, the points where it matters, and where each of its arguments may decide it.
+        """For each choice, the points where its value matters, and the points where each of its arguments may
+        decide.
 
-        It matters if a choice that contains it may select it, or `everywhere`.
+        It matters where a choice that contains it may select it, or `everywhere`.
         """
         where: dict[int, Places] = dict.fromkeys(self.function.outputs, True)
         found: dict[int, tuple[Places, list[Places]]] = {}
@@ -317,7 +321,7 @@ class Choices:
         return found
 
     def decide(self, number: int, ranges: Mapping[int, Range]) -> list[Any]:
-        """The points where each argument may be the choice; the first of equal arguments decides."""
+        """The points where each argument may be chosen; if arguments are equal, the first one is."""
         choice = self.all[number]
         given = [ranges[n] for n in choice.of]
         if choice.condition:
@@ -343,9 +347,10 @@ class Choices:
         relevant: Mapping[int, tuple[Places, list[Places]]],
         masks: Masks,
     ) -> Array:
-        """The calls in which a discarded argument may decide after all, given the new ranges of the others.
+        """The calls in which a discarded argument may decide after all, given the new ranges of the other
+        arguments.
 
-        A condition matters wherever its `where` does, and is unchanged.
+        A condition matters wherever its `where` matters, and stays the same.
         """
         found = np.zeros(1, dtype=bool)
         for number, (here, deciding) in relevant.items():
@@ -376,14 +381,14 @@ def _infinite_elsewhere(places: Places, high: Any) -> Any:
 
 
 def _only(x: Range, mask: Array, none: float) -> Range:
-    """The range in the calls that retain it, and a range that never decides in the others."""
+    """The range in the calls that keep it, and a range that never decides in the other calls."""
     if mask.all():
         return x
     return Range(np.where(mask, x.low, none), np.where(mask, x.high, none), x.positive)
 
 
 def _masks(relevant: Mapping[int, tuple[Places, list[Places]]], calls: int) -> Masks:
-    """Whether each argument of each choice decides anywhere, in each call."""
+    """Whether each argument of each choice decides at any point, in each call."""
 
     def anywhere(places: Places) -> Array:
         found = np.asarray(places)

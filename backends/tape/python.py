@@ -1,7 +1,8 @@
 """Compile a function of a tape as plain Python, for single numbers.
 
 `text` prints the source, `compiled` returns the function, and `statements` is shared with the other
-languages: it nests expressions up to `DEEPEST` brackets and names every value that is used twice.
+languages: it nests expressions in up to `DEEPEST` brackets, and gives a name to every value that is used
+twice.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ TEXT = {
     **{"cbrt": "cbrt({})", "hypot": "hypot({}, {})", "expm1": "expm1({})"},
 }
 TWICE = {"minimum", "maximum"}  # their operands appear twice in the text, so each needs a name
-FLOATS = {"divide", "sqrt", "cbrt", "hypot", "expm1"}  # for any numbers
-MIXED = {"add", "subtract", "multiply"}  # for a float and an integer
+FLOATS = {"divide", "sqrt", "cbrt", "hypot", "expm1"}  # operators on any numbers
+MIXED = {"add", "subtract", "multiply"}  # operators on a float and an integer
 DEEPEST = 20  # nesting depth of brackets; Python's parser supports 200
 
 
@@ -43,7 +44,7 @@ def statements(
     words: Mapping[Any, str] = TEXT,
     constant: Callable[[Constant], str] = repr,
 ) -> Statements:
-    """The statements of a function in a language with operations `words`; names are unique."""
+    """The statements of a function in a language whose operations are `words`; names are unique."""
     nodes, inputs = function.tape.nodes, function.inputs
     uses = Counter(n for number in function.live for n in nodes[number].of)
     named = {n for number in function.live if nodes[number].function in TWICE for n in nodes[number].of}
@@ -80,7 +81,7 @@ def statements(
 def text(function: Function, name: str = "run") -> str:
     """The source of a Python function of the inputs, which gives a tuple of the outputs.
 
-    Functions that it calls are `call0` and so on.
+    The functions that it calls have the names `call0` and so on.
     """
     calls = (f"call{i}({', '.join(['{}'] * len(of.inputs))})[0]" for i, of in enumerate(function.calls))
     named, outputs = statements(function, {**TEXT, **dict(zip(function.calls, calls, strict=True))})
@@ -92,9 +93,9 @@ def text(function: Function, name: str = "run") -> str:
 
 
 def _floats(function: Function) -> set[int]:
-    """The nodes that are floats for any inputs; constants with them may be floats too.
+    """The nodes that are floats whatever the inputs are; constants used with them may be floats, too.
 
-    Python is faster if the types of an operator's operands stay the same.
+    Python is faster if the operands of an operator always have the same types.
     """
     nodes, found = function.tape.nodes, set[int]()
     for number in function.live:

@@ -1,9 +1,9 @@
 """Record the arithmetic of a function that runs on symbols.
 
-A `Tape` is a list of `TapeNode`s, a `Symbol` records the operators applied to it, and a `Function` is a
-part of a tape with named inputs and outputs. Equal expressions are one node. Identities that are exact for
-finite numbers are applied while recording (x + 0 = x). Nothing is reordered and no quotient becomes a
-product: the recorded function computes the same floating-point result as the original.
+A `Tape` is a list of `TapeNode`s, a `Symbol` records the operators applied to it, and a `Function` is a part
+of a tape with named inputs and outputs. Equal expressions are one node. Identities that are exact for finite
+numbers, such as x + 0 = x, are applied during recording. Nothing is reordered, and no quotient becomes a
+product: the recorded function computes the same floating-point results as the original.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ OPERATORS: Mapping[str, Callable[..., Constant]] = {
 
 
 class TapeNode(NamedTuple):
-    """A function of earlier nodes, by number; a "symbol" has its name, and a "constant" its value.
+    """A function of earlier nodes, given by their numbers; a "symbol" has its name, and a "constant" its
+    value.
 
-    If calls are retained, the function is a `Function` of another tape.
+    If calls are kept, the function may be a `Function` of another tape.
     """
 
     function: Any  # str | Function
@@ -61,7 +62,7 @@ class Tape:
     """The nodes, in the order of recording.
 
     `scalars` are the functions of numbers besides operators; `namespace` contains the symbolic ones. Values
-    on an `outside` tape are constants of other tapes, which do not change while functions run.
+    on an `outside` tape are constants for other tapes: they do not change while functions run.
     """
 
     outside = False
@@ -82,7 +83,7 @@ class Tape:
         return found
 
     def record(self, function: str, *operands: Operand) -> Operand:
-        """The function of the operands; a constant if it does not depend on a symbol."""
+        """The result of a function of the operands; if it depends on no symbol, a constant."""
         tapes = [x.tape for x in operands if isinstance(x, Symbol)]
         if not tapes:
             return self.scalars[function](*operands)
@@ -98,7 +99,7 @@ class Tape:
         return found
 
     def node(self, function: Any, of: tuple[Any, ...]) -> Symbol:
-        """Add a function of nodes, or a constant, once."""
+        """Add a function of nodes, or a constant; equal ones are added only once."""
         key = function, *of
         if key not in self._known:
             self._known[key] = self._node(function, of)
@@ -106,7 +107,7 @@ class Tape:
         return found
 
     def call(self, function: Function, *operands: Operand) -> Operand:
-        """The result of a function of another tape, with one output, for these operands."""
+        """The result for these operands of a function of another tape, which has one output."""
         (found,) = function.onto(self, operands)
         return found
 
@@ -133,7 +134,7 @@ class Tape:
 
 
 def _simpler(function: str, operands: tuple[Operand, ...]) -> Operand | None:
-    """The operand or the constant that equals the result, if there is one."""
+    """The operand or constant that equals the result of an operation, if there is one."""
     if function == "where":
         condition, *branches = operands
         if isinstance(condition, Symbol):
@@ -158,7 +159,7 @@ def _simpler(function: str, operands: tuple[Operand, ...]) -> Operand | None:
 
 
 def _is(operand: Operand, constant: Constant | None) -> bool:
-    """Whether a node is that constant; a float constant converts integers to floats, so it stays."""
+    """Whether a node is this constant; a float constant is kept, because it converts integers to floats."""
     if isinstance(operand, Symbol) or constant is None or operand != constant:
         return False
     return constant != 1 or not isinstance(operand, float)
@@ -180,7 +181,9 @@ def _operator(function: str) -> tuple[Operator, Operator]:
 
 
 class Symbol:
-    """A number that is not known yet: operators on it are recorded. It cannot decide a branch."""
+    """A number that is not known yet; operators on it are recorded. It cannot decide which branch of an `if`
+    is taken.
+    """
 
     __slots__ = ("number", "tape")
     __array_ufunc__ = None  # numpy's functions reject it
@@ -243,7 +246,7 @@ class Function:
 
     @cached_property
     def live(self) -> tuple[int, ...]:
-        """The nodes that the outputs need besides inputs and constants; TypeError if an input is missing."""
+        """The nodes that the outputs need, except inputs and constants; TypeError if an input is missing."""
         needed, open_ = set(), list(self.outputs)
         while open_:
             number = open_.pop()
@@ -274,8 +277,8 @@ class Function:
         Args:
             tape: The other tape.
             operands: The operands in the order of the inputs.
-            kept: The retained arguments of choices (minimum, maximum or `where`).
-            calls: The retained arguments of choices inside calls.
+            kept: The arguments that each choice (minimum, maximum or `where`) keeps.
+            calls: The arguments that choices inside calls keep.
         """
         nodes = self.tape.nodes
         given = dict(zip(self.inputs, operands, strict=True))
@@ -306,9 +309,10 @@ class Function:
         return sum(self.tape.nodes[number].function == function for number in self.live)
 
     def parted(self, late: Iterable[str], prefix: str = "k") -> tuple[Function, Function]:
-        """Split into a function of the early inputs, and the rest, which also receives the early results.
+        """Split into a function of the early inputs, and a function of the other inputs and of the early
+        results.
 
-        Early results are named by the prefix, except inputs that pass through.
+        Early results have names with the prefix; inputs that pass through keep their names.
         """
         names = set(late)
         depends = self.depending(names)
@@ -321,8 +325,8 @@ class Function:
         return Function(self.tape, before, kept), Function(self.tape, {**given, **named}, self.outputs)
 
     def before(self, other: Function, prefix: str = "x") -> tuple[Function, Function]:
-        """This function, which also returns the values that the other reads, and the other, given these
-        values.
+        """This function, which also returns the values that the other function uses; and the other function,
+        which takes these values.
         """
         own, kept, open_, seen = set(self.live), set(), list(other.outputs), set(self.inputs)
         while open_:

@@ -1,12 +1,12 @@
 """Network time of collectives: nodes, algorithms, and the fastest route for each payload.
 
-Nodes: device 0 is the first device of the first node, and pipeline stages follow one another
+Nodes: device 0 is the first device of the first node, and pipeline stages follow one after another
 (`RankTopology`, `check_nodes`).
 
 Algorithms: a rank that sends s bytes over h hops takes h · latency + s / bandwidth (Thakur, Rabenseifner and
-Gropp 2005, section 3). All links of a rank are busy at once, since chunks are pipelined, and the slowest link
-decides. The time is a lower bound; an unpublished latency counts as 0. `network_limit` is the entry point;
-`collective_routes` lists the routes that are fastest at some size.
+Gropp 2005, section 3). All links of a rank are busy at the same time, because chunks are pipelined; the
+slowest link decides. The time is a lower bound; an unpublished latency counts as 0. `network_limit` is the
+entry point; `collective_routes` lists the routes that are fastest for some payload.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ def node_count(program: Program, device: Device) -> int | None:
 
 
 def split_group(device: Device, group: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
-    """The ranks of a group in its first node, and the number of its nodes; one node for a single device.
+    """The number of ranks of a group in its first node, and the number of its nodes; a single device counts
+    as one node.
 
-    HardwareError unless each node has equally many of its ranks.
+    HardwareError unless each node has the same number of ranks of the group.
     """
     if device.node is None:
         return group, 1
@@ -67,9 +68,11 @@ def one_node(device: Device, ranks: int) -> tuple[Device, int]:
 
 
 class RankTopology(NamedTuple):
-    """The facts of a program that determine its placement on nodes: its mesh, stages, and communication.
+    """The facts of a program on which its placement on nodes depends: its mesh, its stages, and its
+    communication.
 
-    `joins` are sets of mesh axes whose ranks run ops together, `groups` the sets of ranks that communicate.
+    `joins` contains the sets of mesh axes whose ranks run ops together, and `groups` the sets of ranks that
+    communicate.
     """
 
     mesh: Mesh
@@ -100,16 +103,16 @@ def rank_topology(program: Program) -> RankTopology:
 
 
 def in_default_nodes(program: Program, device: Device) -> Device:
-    """The device in its default nodes, if groups of ranks exceed one machine.
+    """The device in its default nodes, if groups of ranks are larger than one machine.
 
-    Each node contributes as many devices as all groups use evenly. HardwareError without a network.
+    Each node contributes as many devices as all groups can use evenly. HardwareError without a network.
     """
     return default_nodes(rank_topology(program), device)
 
 
 @lru_cache(maxsize=256)
 def default_nodes(of: RankTopology, device: Device) -> Device:
-    """The ranks by the same rule."""
+    """The ranks that the same rule gives."""
     ranks = of.devices
     domain = any((link.ranks or 0) >= ranks for link in device.links.values())
     if device.node or ranks <= BOX or domain:
@@ -132,7 +135,7 @@ def default_nodes(of: RankTopology, device: Device) -> Device:
 
 
 def _even(of: RankTopology, device: Device) -> bool:
-    """Whether all groups of ranks use the nodes evenly and equally."""
+    """Whether all groups of ranks are distributed over nodes evenly and in the same way."""
     try:
         check_nodes(of, device)
     except HardwareError:
@@ -141,7 +144,9 @@ def _even(of: RankTopology, device: Device) -> bool:
 
 
 def check_nodes(of: RankTopology, device: Device) -> None:
-    """Raise HardwareError unless all groups of ranks use the nodes evenly and equally."""
+    """Raise HardwareError unless all groups of ranks are distributed over nodes evenly and in the same
+    way.
+    """
     node, mesh, total = device.node, of.mesh, of.devices
     if node is None or total <= node.devices:
         return
@@ -159,7 +164,8 @@ def check_nodes(of: RankTopology, device: Device) -> None:
         rings = (tuple(first + rank for rank in group) for first in mesh.group(axes - over))
         if len({(len(inside), met) for inside, met in (split_group(device, ring) for ring in rings)}) > 1:
             raise HardwareError(
-                f"{_holds(node)}: groups of {len(group)} ranks of {mesh} do not all lie alike over them"
+                f"{_holds(node)}: groups of {len(group)} ranks of {mesh} are not distributed over "
+                "nodes in the same way"
             )
 
 
@@ -172,10 +178,12 @@ def _holds(node: MachineNode) -> str:
 
 @dataclass(frozen=True)
 class CollectiveAlgorithm:
-    """An algorithm of a collective among n ranks: sequential hops, and the bytes that a rank sends in each.
+    """An algorithm of a collective among n ranks: its hops, one after another, and the bytes that a rank
+    sends in each.
 
-    `direct` algorithms send to all others at once, `reduces` ones need a fabric that adds values. If half of
-    an algorithm leaves each rank with a separate piece (`pieces`), the pieces can be sent to other nodes.
+    `direct` algorithms send to all others at once; `reduces` algorithms require a fabric that adds up values.
+    If, after half of the algorithm, each rank has a separate piece (`pieces`), the pieces can be sent to
+    other nodes.
     """
 
     name: str
@@ -186,7 +194,7 @@ class CollectiveAlgorithm:
     pieces: bool = True
 
     def runs_on(self, link: Link, ranks: int) -> bool:
-        """Whether it is possible over this link; two ranks always reach each other."""
+        """Whether the algorithm is possible over this link; two ranks always reach each other."""
         return (link.direct or ranks == 2 or not self.direct) and (link.reduces or not self.reduces)
 
 
@@ -194,22 +202,24 @@ def _others(n: int) -> Fraction:
     return Fraction(n - 1, n)
 
 
-# A ring passes pieces on, n−1 times to reduce and n−1 times to gather them (Thakur et al. 2005, sections 4.1
-# and 4.3; Patarasuk & Yuan 2009).
+# A ring passes pieces from rank to rank: n−1 times to add them, and n−1 times to gather the sums (Thakur et
+# al. 2005, sections 4.1 and 4.3; Patarasuk & Yuan 2009).
 RING = CollectiveAlgorithm("ring", lambda n: n - 1, _others)
 RING_SUM = CollectiveAlgorithm("ring", lambda n: 2 * (n - 1), lambda n: 2 * _others(n))
-# Half of the payload up and down each of two binary trees. A rank is a leaf of one tree and an inner node of
-# the other. It sends a half to two parents and to two children (Sanders, Speck & Träff 2009; NCCL since 2.4).
+# Half of the payload goes up and down each of two binary trees. A rank is a leaf of one tree and an inner
+# node of the other. It sends half of the payload to two parents and to two children (Sanders, Speck & Träff
+# 2009; NCCL since 2.4).
 TREE = CollectiveAlgorithm("tree", lambda n: 2 * (n - 1).bit_length(), lambda n: Fraction(2), pieces=False)
-# Pieces go straight to where they belong: step by step (Thakur et al. 2005, "pairwise exchange"), or at once.
+# Pieces are sent directly to the ranks that need them: step by step (Thakur et al. 2005, "pairwise
+# exchange"), or at once.
 PAIRWISE = CollectiveAlgorithm("pairwise", lambda n: n - 1, _others)
 DIRECT = CollectiveAlgorithm("direct", lambda n: 1, _others, direct=True)
 # All data to all ranks, or a piece to each and the sums back, as in the kernels of serving engines (1stage
 # and 2stage in vLLM's custom_all_reduce.cuh, ONESHOT and TWOSHOT in TensorRT-LLM).
 ONE_SHOT = CollectiveAlgorithm("one-shot", lambda n: 1, lambda n: Fraction(n - 1), direct=True, pieces=False)
 TWO_SHOT = CollectiveAlgorithm("two-shot", lambda n: 2, lambda n: 2 * _others(n), direct=True)
-# Switches add up their inputs and send the sum to all: each rank sends its payload once (SHARP, Graham et al.
-# 2016; NVLS in NCCL since 2.17). One hop to the sums, one back.
+# Switches add up their inputs and send the sum to all ranks: each rank sends its payload once (SHARP, Graham
+# et al. 2016; NVLS in NCCL since 2.17). One hop to send the data to the sums, and one hop back.
 IN_NETWORK = CollectiveAlgorithm("in-network", lambda n: 2, lambda n: Fraction(1), reduces=True)
 # One rank sends to another.
 SEND = CollectiveAlgorithm("send", lambda n: 1, lambda n: Fraction(1))
@@ -261,7 +271,7 @@ class CollectiveRoute:
 
     @property
     def slowest(self) -> LinkShare:
-        """The slower leg."""
+        """The slower one of the two links."""
         return max(self.legs, key=lambda leg: float(typical_value(leg.pace)))
 
     def time(self, payload: Number) -> Number:
@@ -292,7 +302,9 @@ class NetworkLimit(Limit):
         return best
 
     def below(self, other: Limit) -> bool:
-        """False: this is never certain, because even an empty payload takes a hop."""
+        """False: no other limit is certain to be at least as long, because even an empty payload takes a
+        hop.
+        """
         return False
 
 
@@ -307,8 +319,8 @@ def network_limit(device: Device, opcode: str, payload: Size, group: tuple[int, 
 
 @lru_cache(maxsize=1 << 12)
 def collective_routes(device: Device, opcode: str, group: tuple[int, ...]) -> tuple[CollectiveRoute, ...]:
-    """The routes that are fastest at some size, from small to large; HardwareError if no link connects the
-    group.
+    """The routes that are fastest for some payload, from small to large payloads; HardwareError if no link
+    connects the group.
     """
     algorithms = ALGORITHMS.get(opcode, (SEND,))
     inside, nodes = split_group(device, group)
@@ -318,15 +330,15 @@ def collective_routes(device: Device, opcode: str, group: tuple[int, ...]) -> tu
     if ranks == 1:
         return fastest(_alone(algorithms, network_of(device), nodes))
     near, far = _link(device, inside), network_of(device)
-    # In an exchange each piece has a single receiver; otherwise a rank takes one of the pieces of its node.
+    # In an exchange, each piece has only one receiver; otherwise, a rank takes one of the pieces of its node.
     piece = Fraction(1) if opcode == "all_to_all" else Fraction(1, ranks)
     at_once = _to_all(algorithms, near, ranks, far, nodes)
     return fastest([*at_once, *_in_steps(algorithms, near, ranks, far, nodes, piece)])
 
 
 def fastest(found: Iterable[CollectiveRoute]) -> tuple[CollectiveRoute, ...]:
-    """The lower envelope of the lines latency + pace · payload, ordered by the payload from which each is
-    fastest.
+    """The lowest of the lines latency + pace · payload at each payload, ordered by the payload from which
+    each is lowest.
 
     All lines if paces are symbolic.
     """
@@ -364,7 +376,7 @@ def network_of(device: Device) -> LinkOption:
 
 
 def _alone(algorithms: Iterable[CollectiveAlgorithm], over: LinkOption, n: int) -> Iterator[CollectiveRoute]:
-    """Each algorithm that is possible, over one link."""
+    """Each algorithm that is possible over one link."""
     for a in algorithms:
         if a.runs_on(over.link, n):
             yield CollectiveRoute(a.name, a.hops(n) * over.link.latency_s, (LinkShare(over, a.share(n)),))
@@ -378,7 +390,7 @@ def _in_steps(
     nodes: int,
     piece: Fraction,
 ) -> Iterator[CollectiveRoute]:
-    """Within each node, and then among the ranks of all nodes with the same piece."""
+    """First inside each node, and then among the ranks of all nodes that have the same piece."""
     across = list(_alone(algorithms, far, nodes))
     for inner in _alone([a for a in algorithms if a.pieces], near, ranks):
         for outer in across:
@@ -390,7 +402,7 @@ def _in_steps(
 def _to_all(
     algorithms: Iterable[CollectiveAlgorithm], near: LinkOption, ranks: int, far: LinkOption, nodes: int
 ) -> Iterator[CollectiveRoute]:
-    """Every rank sends to all others at once, on any node."""
+    """Every rank sends to all others at once, wherever they are."""
     n = ranks * nodes
     latency_s = max(near.link.latency_s, far.link.latency_s)
     for a in algorithms:

@@ -1,4 +1,4 @@
-"""Rows: the requirements of each op of a program on one rank, before any device or number enters.
+"""Rows: what each op of a program needs on one rank, before a device or numbers are known.
 
 `rows(program)` returns a `Row` for each op in schedule order, with symbolic FLOPs, bytes by role and network
 payload. The file also defines the results of cost models: `Basis` (measured kernels of this device or
@@ -32,9 +32,9 @@ from llmir.ir.sizes.ragged import most
 class Basis:
     """The basis of a time: `kind` is calibrated, roofline, efficiency or no kernel measured.
 
-    For calibrated kernels, `device` is the measured device if it is another, `engine` the source engine if
-    the requested one has none, and `by` the substitute kernel family if none is known for the op. A roofline
-    among calibrated kernels has a reason `why`.
+    For calibrated kernels, `device` is the measured device if it is another one, `engine` is the engine of
+    the kernel if the requested engine has none, and `by` is the substitute kernel family if none is known for
+    the op. If other times are calibrated, a roofline states the reason in `why`.
 
     >>> print(Basis("calibrated"), Basis("calibrated", device="H100-SXM"), sep="; ")
     calibrated; transferred from H100-SXM
@@ -77,7 +77,7 @@ BOUNDS = ("compute", "memory", "network", "overhead")  # the last: kernel launch
 class Limit:
     """One lower bound of an op's time: `amount` at `rate` per second.
 
-    `constant` is the device's key for the rate, for its source in `Device.source`.
+    `constant` is the device's key for the rate; `Device.source` returns the source for this key.
     """
 
     bound: str
@@ -92,12 +92,12 @@ class Limit:
 
     @figure
     def seconds(self) -> Mapping[tuple[object, ...], float]:
-        """Seconds for each monomial of the amount; the time is never below their sum."""
+        """Seconds for each monomial of the amount; the time is at least their sum."""
         terms = self.amount.terms if isinstance(self.amount, Dim) else (((), self.amount),)
         return {monomial: coefficient / self.rate for monomial, coefficient in terms}
 
     def below(self, other: Limit) -> bool:
-        """Whether `other` takes at least as long at every point, if rates are numbers."""
+        """Whether `other` takes at least as long at every point; rates must be numbers."""
         if is_external(self.rate) or is_external(other.rate):
             return False
         mine, theirs = self.seconds, other.seconds
@@ -111,10 +111,10 @@ _BETWEEN = ("moe", "elementwise", "collective")  # kinds of ops between dispatch
 
 @dataclass(frozen=True)
 class ExpertTypes:
-    """Dtypes of the `rows` and `weights` that the grouped products around an op multiply.
+    """The dtypes of the `rows` and `weights` that the grouped products before or after an op multiply.
 
-    `away` rows belong to experts of other ranks: if ranks slice replicated rows, kernels iterate over all
-    rows and skip these. In an exchange, a rank receives only its own rows or tokens.
+    `away` states that rows may belong to experts of other ranks: if ranks slice replicated rows, kernels
+    iterate over all rows and skip these. In an exchange, a rank receives only its own rows or tokens.
     """
 
     rows: DType
@@ -142,12 +142,12 @@ def expert_types(graph: Graph, node: Node, mesh: Mesh) -> ExpertTypes | None:
 
 
 def _multiplies(node: Node) -> bool:
-    """Whether it multiplies routed rows."""
+    """Whether the op multiplies routed rows."""
     return bool(node.op.routing and node.op.matrices)
 
 
 def _before(graph: Graph, node: Node) -> list[Node]:
-    """The node and its producers back to `dispatch`."""
+    """The node, and the nodes that produce its operands, back to `dispatch`."""
     found = [node]
     while not found[-1].op.copies and found[-1].operands:
         earlier = graph[found[-1].operands[0].node]
@@ -181,10 +181,10 @@ AMOUNTS = (
 
 @dataclass(frozen=True)
 class Row:
-    """One op as a micro-batch runs it `repeat` times, on one rank.
+    """One op as a micro-batch runs it `repeat` times on one rank.
 
-    `operands` and `shape`, of the first result, are local; `reads` and `writes` are (role, bytes) pairs.
-    `experts` describes the layer of routed experts around it.
+    `operands`, and `shape` of the first result, are those of one rank; `reads` and `writes` are pairs (role,
+    bytes). `experts` describes the layer of routed experts around it.
     """
 
     name: str
@@ -201,12 +201,12 @@ class Row:
 
     @property
     def op(self) -> tuple[int, int]:
-        """A key that rows with equal requirements share, valid while any of them exists."""
+        """A key that rows with equal needs share; it is valid as long as one of them exists."""
         return id(self.work), id(self.writes)
 
     @property
     def anywhere(self) -> Row:
-        """The row without name, stage and repeat: the part that determines its time."""
+        """The row without name, stage and repeat; its time depends only on this part."""
         return self.at("", 0, Node(self.node.op.opcode, self.node.op, (), ()), 1)
 
     def at(self, name: str, stage: int, node: Node, repeat: int) -> Row:
@@ -255,7 +255,7 @@ def _of(amounts: tuple[tuple[str, Size], ...], role: str) -> Size:
 
 @lru_cache(maxsize=4096)
 def op_rows(graph: Graph, mesh: Mesh) -> dict[str, Row]:
-    """The requirements of each op of a graph; ops with equal requirements share one object."""
+    """What each op of a graph needs; ops with equal needs share one object."""
     found = {}
     for node in graph.nodes:
         if node.op.runs:
@@ -274,7 +274,7 @@ Types = tuple[Tensor, ...]
 
 
 def _local(op: Op, operands: Types, results: Types, mesh: Mesh) -> tuple[Op, Types, Types, Mesh]:
-    """The types and mesh that determine the work of an op: those of one rank, with the axes of its
+    """The types and mesh on which the work of an op depends: the types on one rank, with the axes of its
     collective.
     """
     if op.lone:
@@ -300,7 +300,7 @@ def _anywhere(
     around: ExpertTypes | None,
     turns: int,
 ) -> Row:
-    """The unnamed row of an op, given the roles of its operands and results."""
+    """The row of an op without its name, given the roles of its operands and results."""
     done = work(op, operands, results, mesh)
     return Row(
         "",
@@ -319,7 +319,7 @@ def _anywhere(
 
 @lru_cache(maxsize=1024)
 def rows(program: Program) -> tuple[Row, ...]:
-    """Each op that does something, in schedule order; bodies of `repeat` in its place."""
+    """All ops that do work, in schedule order; a `repeat` is replaced by its body."""
     runs = (at for at in program.instances() if at.node.op.runs)
     each = {name: op_rows(graph, program.mesh) for name, graph in program.graphs.items()}
     return tuple(each[at.graph.name][at.node.name].at(at.path, at.stage, at.node, at.repeat) for at in runs)

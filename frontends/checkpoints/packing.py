@@ -1,8 +1,8 @@
 """The storage of a quantized matrix in checkpoints: names, shapes and dtypes of its tensors, by method.
 
-A method receives the name of a matrix, its shape as [out, in] (with leading experts if one tensor stores all
-of them), its dtype and the model's dtype. The docstring of each method names its source, the layer that the
-library saves.
+A method gets the name of a matrix, its shape as [out, in] (with experts first, if one tensor stores all of
+them), its dtype, and the dtype of the model. The docstring of each method names its source, the layer that
+the library saves.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Tensors = dict[str, TensorHeader]
 class Packing(NamedTuple):
     """The tensors of one matrix, and the name suffixes of optional tensors that belong to it.
 
-    Optional tensors are scales of inputs and caches, shapes and formats, which totals here do not count.
+    Optional tensors are scales of inputs and caches, shapes and formats; totals do not count them.
     """
 
     tensors: Callable[[str, tuple[int, ...], DType, str], Tensors]

@@ -32,7 +32,7 @@ _DTYPES = {d.stored: d.name for d in DTYPES.values() if d.stored}
 
 @dataclass(frozen=True)
 class TensorHeader:
-    """A tensor as described by a header; dtypes that llmir does not name have the file's name."""
+    """A tensor as a header describes it; a dtype that llmir has no name for keeps its name in the file."""
 
     shape: tuple[int, ...]
     dtype: str

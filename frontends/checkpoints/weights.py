@@ -130,7 +130,7 @@ def _folded(found: Iterable[tuple[str, str]]) -> list[str]:
 
 
 class _Tensor(NamedTuple):
-    """A tensor before packing: its shape as [out, in], with leading experts if it stores all of them."""
+    """A tensor before packing: its shape as [out, in], with experts first if it stores all of them."""
 
     shape: tuple[int, ...]
     dtype: DType
@@ -187,7 +187,7 @@ def _stacked(op: Op) -> bool:
 
 
 class _Use(NamedTuple):
-    """How an op uses a weight: as which operand, its equation, and the weight's axes there."""
+    """How an op uses a weight: the index of the operand, the op's equation, and the weight's axes in it."""
 
     op: Op
     slot: int
@@ -220,8 +220,8 @@ def _stored(at: Instance) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def _shape(at: Instance, kept: tuple[bool, ...]) -> tuple[int, ...]:
-    """The stored shape: (indexed…, added, contracted) for a product's weight, flat for its bias, else set by
-    ops.
+    """The stored shape: (indexed…, added, contracted) for the weight of a product, flat for its bias, and
+    otherwise as the op states.
     """
     sizes = tuple(Binding()(n) for n, keep in zip(at.node.results[0].shape, kept, strict=True) if keep)
     # Among several users, a product determines the layout: a tied embedding is also lm_head's weight.
@@ -238,7 +238,7 @@ def _shape(at: Instance, kept: tuple[bool, ...]) -> tuple[int, ...]:
 
 
 def _tied(program: Program, names: dict[str, TensorHeader]) -> dict[str, TensorHeader]:
-    """Copies of a tied weight that a checkpoint may store under the name of its second user."""
+    """Copies of a tied weight, which a checkpoint may store under the name of the second user."""
     found: dict[str, TensorHeader] = {}
     for at in program.instances():
         if at.node.op.param in names:
@@ -260,7 +260,7 @@ def _text(program: Program, checkpoint: Checkpoint) -> Mapping[str, TensorHeader
 
 
 def compare(program: Program, checkpoint: Checkpoint) -> Comparison:
-    """The differences between the tensors of a checkpoint and those that `program` (unfused) expects."""
+    """How the tensors of a checkpoint differ from those that `program` (unfused) needs."""
     wanted, tensors = expected(program), _tensors(program)
     parameters = sum(tensor.elements for tensor in tensors.values())
     text = _text(program, checkpoint)
@@ -298,9 +298,11 @@ def compare(program: Program, checkpoint: Checkpoint) -> Comparison:
 
 
 def _fits(stated: int, expected: tuple[int, int], *, lower_bound: bool) -> bool:
-    """Whether the total in an index is one of the expected ones: without and with the copies of tied weights.
+    """Whether the total in an index is one of the expected totals: without or with the copies of tied
+    weights.
 
-    An index also counts ignored tensors, without their sizes. Then a total is at least the expected.
+    An index also counts ignored tensors, without their sizes. In this case, the total has to be at least the
+    expected one.
     """
     return stated >= min(expected) if lower_bound else stated in expected
 

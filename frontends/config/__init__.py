@@ -1,4 +1,5 @@
-"""Reader of a Hugging Face config: each field is used, known to have no effect, or refused by name.
+"""Reader of a Hugging Face config: each field is used, is known to have no effect, or is refused with its
+name.
 
 Start with `reader.py` (`Config`), whose accessors check a field and record that it was read. `source.py`
 (`locate`) finds the config of a name, file, folder or mapping; `family.py` (`family`, `FAMILIES`) registers

@@ -15,7 +15,7 @@ class Model(Protocol):
     """The result of reading a config, such as a `Decoder`."""
 
     def program(self, logits: str, apart: tuple[Hashable, ...] = ()) -> Program:
-        """The whole unfused model; layers with different entries in `apart` have separate bodies."""
+        """Build the whole unfused model; layers with different entries in `apart` get separate bodies."""
 
 
 Reader = Callable[[Config], Model]

@@ -32,7 +32,9 @@ _WORDS = re.compile(r"re:(\.\*|\\\.|[a-z_()|^$]|(?<=[a-z_])\.(?=[a-z_]))+", re.I
 
 
 def covers(entry: str, module: str) -> bool:
-    """Whether an entry of a list names this module: by its name, the end of that, a parent, `*` or `re:`."""
+    """Whether an entry of a list of modules matches this module: by its name, the end of its name, a parent,
+    a pattern with `*`, or `re:`.
+    """
     if entry.startswith("re:"):
         try:
             return re.match(entry[3:], module) is not None
@@ -70,7 +72,7 @@ def by_layer(program: Program, entries: tuple[str, ...]) -> UnquantizedModules:
 
 
 def precision_plan(program: Program, apart: UnquantizedModules) -> str:
-    """The part of a `quantize` plan that leaves modules unquantized, by body if bodies differ."""
+    """The part of a `quantize` plan that leaves modules unquantized; by body, if bodies differ."""
     kept: dict[str, dict[str, bool]] = {}  # module -> op in its body -> whether it stays
     for at, module in _modules(program):
         [user] = {user.name for user, _ in at.graph.users[at.node.name]}
@@ -84,7 +86,7 @@ def precision_plan(program: Program, apart: UnquantizedModules) -> str:
 
 
 def quantizes(program: Program, apart: UnquantizedModules, blocks: frozenset[str] | None = None) -> bool:
-    """Whether a matrix is left to quantize, in these blocks if they are stated."""
+    """Whether there is a matrix to quantize, in these blocks if they are given."""
     return any(
         pattern(module) not in apart[at.layers.first]
         for at, module in _modules(program)
@@ -193,7 +195,7 @@ def _weights(scheme: Config, scales: str | None) -> str:
 
 
 def _symmetric(scheme: Config) -> str:
-    """A kind of number without zero points."""
+    """A kind of number that has no zero points."""
     scheme.unmodelled("symmetric", (None, True), "zero points, but for groups of weights,")
     return _number(scheme)
 
@@ -215,8 +217,8 @@ def _number(scheme: Config) -> str:
 
 
 class Method(NamedTuple):
-    """The reader of a method, the fields that list unquantized modules, and the only blocks that it
-    quantizes.
+    """The reader of a method, the fields that list unquantized modules, and the blocks to which the method is
+    limited.
     """
 
     read: Callable[[Config, tuple[str, ...]], Options]
@@ -281,7 +283,9 @@ def _mxfp4(config: Config, entries: tuple[str, ...]) -> Options:
 
 
 def _bitsandbytes(config: Config, entries: tuple[str, ...]) -> Options:
-    """In 8 bits both operands, except outliers; in 4 bits weights alone, with one scale per 64 elements."""
+    """With 8 bits, both operands are quantized, except outliers. With 4 bits, only weights are, with one
+    scale per 64 elements.
+    """
     eight, four = (config.flag(f"load_in_{bits}bit", False) for bits in (8, 4))
     if eight == four:
         raise config.error(
@@ -313,7 +317,7 @@ def _bits(config: Config) -> int:
 
 
 def _group_size(config: Config) -> int:
-    """Elements that share a scale; 0 for all of a channel, which configs write as −1."""
+    """Number of elements that share a scale; 0 for a whole channel, which configs write as −1."""
     key = "group_size" if "group_size" in config else "q_group_size"
     config.ignore(key)
     return 0 if config.fields.get(key) == -1 else config.integer(key, 128)

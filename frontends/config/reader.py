@@ -62,7 +62,7 @@ class Config:
         return self._integer(key, self._get(key, default), minimum, maximum)
 
     def assumed(self, key: str, default: int) -> int:
-        """An integer; if the field is absent, the family's `default`, with a note."""
+        """An integer; if the field is missing, the `default` of the family, with a note."""
         if key not in self:
             self.note(f"config names no {self._key(key)}; {default} assumed")
         return self.integer(key, default)
@@ -75,7 +75,7 @@ class Config:
         self.fields = MappingProxyType({**self.fields, **absent})
 
     def absent(self, *keys: str) -> None:
-        """Treat null as absent in these fields, as their class does."""
+        """Treat null as a missing value in these fields, as their class does."""
         left = {k: v for k, v in self.fields.items() if k not in keys or v is not None}
         self.fields = MappingProxyType(left)
 
@@ -127,7 +127,7 @@ class Config:
         return None if off else self.number(key)
 
     def numbers(self, key: str, count: int, *, zero: bool = False) -> tuple[float, ...]:
-        """A list of `count` finite numbers above zero, or with `zero` from there up."""
+        """A list of `count` finite numbers above zero; with `zero`, zero is also allowed."""
         value = self._get(key, None)
         if not isinstance(value, list | tuple) or len(value) != count:
             got = f"a list of {len(value)}" if isinstance(value, list | tuple) else show(value)
@@ -168,7 +168,7 @@ class Config:
     def part(self, key: str, beside: Collection[str]) -> Config:
         """The object under `key` as a separate config, together with the outer fields in `beside`.
 
-        Outer fields that are set override the fields of the object.
+        Outer fields that are set replace the fields of the object.
         """
         inner = self.nested(key) or self
         fields = {k: v for k in beside if (v := self.fields.get(k)) is not None}
@@ -197,7 +197,9 @@ class Config:
         return next(iter(found.values()), "bf16")
 
     def unmodelled(self, key: str, allowed: Collection[object], reason: str) -> None:
-        """Refuse a field with a value that changes the model in an unmodeled way; a note if `lenient`."""
+        """Refuse a field whose value changes the model in a way that llmir does not model; with `lenient`,
+        add a note instead.
+        """
         if key not in self:
             return
         value = self._get(key, None)
@@ -208,8 +210,8 @@ class Config:
         self._refuse(key, f"{show(value)} is not modelled ({reason}); {choices} is")
 
     def fixed(self, reason: str, **usual: object) -> None:
-        """Refuse (or, with `lenient`, note) each field that is present, not null, and different
-        from `usual`.
+        """Refuse each field that is present, not null, and different from `usual`; with `lenient`, add a note
+        instead.
         """
         for key, value in usual.items():
             self.unmodelled(key, (None, value), reason)
@@ -224,7 +226,7 @@ class Config:
                 self._refuse(f"{key}[{i}]", f"{show(kind)} is not modelled; {show(due)} is")
 
     def ignore(self, *keys: str) -> None:
-        """Mark fields as read, because they do not change any result for this family."""
+        """Mark fields as read, because for this family they do not change any result."""
         self._asked.update(keys)
 
     def error(self, key: str, fact: str, kind: type[ConfigError] = ConfigError) -> ConfigError:

@@ -1,4 +1,4 @@
-"""The place of a config: a bundled name, a file, a folder, a mapping, or the local cache of the hub."""
+"""Where a config comes from: a bundled name, a file, a folder, a mapping, or the local cache of the hub."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from llmir.base.errors import ConfigError, UnreadableError
 from llmir.base.names import plain, suggest
 from llmir.base.readers import Budget, read_bytes
 from llmir.frontends.models import hub, presets, releases
-from llmir.frontends.models.preset import Preset
+from llmir.frontends.models.presets import Preset
 
 
 class ConfigSource(NamedTuple):
@@ -81,7 +81,7 @@ def _from_string(model: str) -> ConfigSource:
 
 
 def _from_release(name: str, preset: Preset, scheme: releases.Scheme | None) -> ConfigSource:
-    """A preset with the name of a release, in the dtypes of the published checkpoint."""
+    """A preset with the name of a release; its dtypes are those of the published checkpoint."""
     note = f"{plain(name)} is treated as a release of {preset.name}"
     if scheme is None:
         return ConfigSource(preset.config, plain(name), note)

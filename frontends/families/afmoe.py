@@ -18,7 +18,9 @@ _NORMS = ("input_layernorm", "post_attention_layernorm", "pre_mlp_layernorm", "p
 
 @family("AfmoeForCausalLM", "afmoe")
 def afmoe(config: Config) -> Decoder:
-    """AfmoeForCausalLM: gated attention in windows, in each fourth layer to all keys without positions."""
+    """AfmoeForCausalLM: gated attention in windows; each fourth layer attends to all keys and has no
+    positions.
+    """
     config.spelled(n_routed_experts="num_experts", n_shared_experts="num_shared_experts")
     config.ignore(
         "load_balance_coeff", "use_grouped_mm"

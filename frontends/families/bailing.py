@@ -40,7 +40,9 @@ def bailing(config: Config) -> Decoder:
 
 @family("BailingMoeV2ForCausalLM", "bailing_moe_v2")
 def bailing_2(config: Config) -> Decoder:
-    """Ling 2: DeepSeek V3's choice, q and k normalized, positions on a part (modeling_bailing_moe_v2.py)."""
+    """Ling 2: experts chosen as in DeepSeek V3, normalized q and k, positions on a part of each head
+    (modeling_bailing_moe_v2.py).
+    """
     drafts(config)
     config.spelled(scoring_func="score_function")
     config.fixed(

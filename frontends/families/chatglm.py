@@ -21,7 +21,9 @@ _NAMES = CheckpointNames(
 @family("ChatGLMForConditionalGeneration", "chatglm")
 @family("ChatGLMModel", "chatglm")
 def chatglm(config: Config) -> Decoder:
-    """ChatGLM: positions on neighbours in half of a head; q, k, v are one tensor, and gate, up."""
+    """ChatGLM: rotary positions on pairs of neighbors in half of a head; one tensor stores q, k and v, and
+    one stores gate and up.
+    """
     config.spelled(num_hidden_layers="num_layers", vocab_size="padded_vocab_size", head_dim="kv_channels")
     config.spelled(intermediate_size="ffn_hidden_size", num_key_value_heads="multi_query_group_num")
     config.spelled(max_position_embeddings="seq_length", rms_norm_eps="layernorm_epsilon")

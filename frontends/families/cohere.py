@@ -46,7 +46,7 @@ def _attention(config: Config, **how: Any) -> Attention:
 def _cohere(
     config: Config, architecture: str, pairs: Iterable[tuple[Attention, Mlp | Moe]], norm: Norm | None = None
 ) -> Decoder:
-    """Both sublayers see one LayerNorm of the layer's input; logits are scaled."""
+    """Both sublayers read the same LayerNorm of the layer's input; logits are scaled."""
     norm = norm or Norm(config.number("layer_norm_eps", 1e-5), "layer_norm")
     scale = config.number("logit_scale", 0.0625)
     stack = tuple(Layer(*pair, Norms(before_mlp=None), parallel=True) for pair in pairs)

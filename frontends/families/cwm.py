@@ -16,7 +16,7 @@ _ROPE = Rope(1e6, "llama3", (16.0, 1.0, 4.0, 8192.0))  # for a config without th
 
 @family("CwmForCausalLM", "cwm")
 def cwm(config: Config) -> Decoder:
-    """CwmForCausalLM: Llama with a window in all layers but every fourth, from the first on."""
+    """CwmForCausalLM: Llama with a window in all layers except every fourth, starting with the first."""
     full = attention(config, positions_default=131072, head_dim_default=128, theta_default=1e6)
     if not any(config.fields.get(key) for key in ("rope_parameters", "rope_scaling")):
         full = replace(full, rope=_ROPE)

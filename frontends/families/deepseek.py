@@ -29,8 +29,9 @@ def experts(
 ) -> Moe:
     """The routed experts of DeepSeek's configs, and the shared experts as one wide MLP.
 
-    `defaults` are the number of experts, the number chosen, their width and the number of shared ones. A
-    class with 0 as the last default has no shared experts. `differences` are fields of `Moe`.
+    `defaults` contains the number of experts, the number that a token chooses, their width, and the number of
+    shared experts. If the last default is 0, the class has no shared experts. `differences` are fields of
+    `Moe`.
     """
     keys = zip(_EXPERTS, defaults if defaults[3] != 0 else defaults[:3], strict=False)
     count, chosen, width, *shared = (
@@ -43,7 +44,9 @@ def experts(
 
 
 def by_groups(config: Config, groups: int, kept: int, scale: float, module: str = "mlp") -> Routing:
-    """V3's routing: sigmoid scores with a correction, limited to the groups with the highest sums of two."""
+    """V3's routing: sigmoid scores with a bias; the choice is limited to the groups in which the two best
+    scores have the largest sums.
+    """
     config.unmodelled("scoring_func", (None, "sigmoid"), "another score of the router")
     config.unmodelled("topk_method", (None, "noaux_tc"), "another choice of experts")
     return Routing(
@@ -69,7 +72,7 @@ def by_type(config: Config, mixer: Sublayer, dense: Mlp, sparse: Moe, first: int
 
 
 def indexer(config: Config, heads: int, *, interleaved: bool = False) -> Indexer:
-    """The key selection in all layers; `heads` is the default number of its heads."""
+    """The selection of keys in all layers; `heads` is the default number of index heads."""
     config.every("layer_types", *("indexed_attention",) * layers(config))
     config.integer("q_lora_rank", 1536)  # also of the indexer's queries, so null is not allowed
     sizes = (config.assumed("index_n_heads", heads), config.assumed("index_head_dim", 128))
@@ -95,7 +98,9 @@ def deepseek_v2(config: Config) -> Decoder:
 
 @family("DeepseekV3ForCausalLM", "deepseek_v3", "kimi_k2")
 def deepseek_v3(config: Config) -> Decoder:
-    """DeepseekV3ForCausalLM: V3, V3.1, R1, Kimi-K2. A group of experts is scored by its two best."""
+    """DeepseekV3ForCausalLM: V3, V3.1, R1, Kimi-K2. The score of a group of experts is the sum of its two
+    best scores.
+    """
     routing = by_groups(config, groups=8, kept=4, scale=2.5)
     pairs = config.flag("rope_interleave", True)
     mixer = latent(config, (1536, 512, 128, 64, 128), positions_default=4096, interleaved=pairs)
@@ -132,7 +137,7 @@ def glm_moe_dsa(config: Config) -> Decoder:
 
 
 def _own_indexers(config: Config) -> None:
-    """An error for layers that see the keys which another layer's indexer chose."""
+    """An error for layers that use the keys which the indexer of another layer selected."""
     why = "keys that another layer's indexer chose"
     config.every("indexer_types", *("full",) * layers(config))
     config.unmodelled("index_topk_pattern", (None, "F" * layers(config)), why)

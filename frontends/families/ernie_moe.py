@@ -18,7 +18,7 @@ _MIXER = {"positions_default": 131072, "kv_default": 4, "theta_default": 5e5}
 
 @family("Ernie4_5_MoeForCausalLM", "ernie4_5_moe")
 def ernie_moe(config: Config) -> Decoder:
-    """Ernie4_5_MoeForCausalLM: experts by softmax and a learned correction, from a layer to another."""
+    """Ernie4_5_MoeForCausalLM: softmax routing with a learned bias; experts in a range of layers."""
     config.ignore("moe_norm_min")  # the smallest sum of shares
     bias, width = config.flag("use_bias", False), config.assumed("moe_intermediate_size", 1536)
     shared = width * config.integer("moe_num_shared_experts", 2, minimum=0)

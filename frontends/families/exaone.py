@@ -25,7 +25,7 @@ from .deepseek import by_groups, experts
 
 
 def _mixers(config: Config) -> tuple[Attention, ...]:
-    """The attention of each layer: windows except in each fourth layer, which then has no positions."""
+    """The attention of each layer: windows, except in each fourth layer, which then has no positions."""
     mask, pattern = window(config, 4096), "sliding_window_pattern"
     if mask == "causal" or config.texts("layer_types"):  # the pattern has no effect, and may be "LLLG"
         config.ignore(pattern)

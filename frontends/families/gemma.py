@@ -39,7 +39,7 @@ def rounded(x: float, dtype: str) -> float:
 
 
 def cap(config: Config, key: str, default: float) -> float:
-    """A soft cap, by default that of the class; null means no cap."""
+    """A soft cap; the default is the value of the class, and null means no cap."""
     return (config.optional_number(key) or 0.0) if key in config else default
 
 
@@ -85,7 +85,7 @@ def _windows(
 ) -> Decoder:
     """Norms around both sublayers unless `norms` differs, soft caps, windows except in each `every`-th layer.
 
-    With `local`, layers with a window have separate rotary positions.
+    With `local`, layers with a window have their own rotary positions.
     """
     names = ("attn_logit_softcapping", "final_logit_softcapping")
     scores, logits = (cap(config, name, default) for name, default in zip(names, caps, strict=True))
@@ -118,7 +118,9 @@ def vaultgemma(config: Config) -> Decoder:
 
 @family("Gemma3ForCausalLM", "gemma3_text")
 def gemma3(config: Config) -> Decoder:
-    """Gemma3ForCausalLM: five layers with a window to one without, of other positions; q and k normed."""
+    """Gemma3ForCausalLM: one layer without a window after five with one, which have other positions; q and k
+    are normalized.
+    """
     config.fill(num_attention_heads=8, num_key_value_heads=4, head_dim=256, vocab_size=262208)
     *_, size = heads(config, None, None)
     local, whole = ropes(config, (size, size), 131072, config.number("rope_local_base_freq", 1e4), 1e6)

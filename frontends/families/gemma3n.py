@@ -19,7 +19,7 @@ from .gemma import SANDWICH, TANH, by_layer, cap
 
 @family("Gemma3nForCausalLM", "gemma3n_text")
 def gemma3n(config: Config) -> Decoder:
-    """Gemma3nForCausalLM: windows in all layers but each fifth; the first MLPs are sparse."""
+    """Gemma3nForCausalLM: windows in all layers except each fifth; the first MLPs have sparse activations."""
     config.fill(num_attention_heads=8, num_key_value_heads=2, head_dim=256, vocab_size=262400)
     *_, size = heads(config, None, None)
     local, whole = ropes(config, (size, size), 32768, config.number("rope_local_base_freq", 1e4), 1e6)

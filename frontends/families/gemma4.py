@@ -1,4 +1,6 @@
-"""Gemma 4 (text): head sizes by kind of layer, keys shared by later layers, experts in parallel with MLPs."""
+"""Gemma 4 (text): head sizes differ by kind of layer, later layers share keys, and experts run in parallel
+with MLPs.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ _NORMS = ("pre_feedforward_layernorm", "post_feedforward_layernorm_1", "post_fee
 
 @family("Gemma4ForCausalLM", "gemma4_text")
 def gemma4(config: Config) -> Decoder:
-    """Gemma4ForCausalLM: five layers with a window for each one without; the last has no window."""
+    """Gemma4ForCausalLM: one layer without a window after five with one; the last layer has no window."""
     config.fill(num_attention_heads=8, num_key_value_heads=4, head_dim=256, vocab_size=262144)
     config.unmodelled("use_bidirectional_attention", (None, "vision"), "attention to later tokens")
     last = layers(config) - 1

@@ -30,7 +30,9 @@ def scored(config: Config, **how: Any) -> Attention:
 
 
 def windowed(config: Config, mixer: Attention) -> tuple[Attention, ...]:
-    """The attention of each layer: sinks; windows except in every fourth; a position base, 0 for none."""
+    """The attention of each layer: sinks; windows, except in every fourth layer; and a base of positions,
+    where 0 means no positions.
+    """
     count, own = layers(config), sliding_layers(config, lambda layer: layer % 4 > 0)
     stated = config.fields.get("layer_rope_theta") is not None
     config.ignore("layer_rope_theta")
@@ -63,7 +65,7 @@ def granite_swa(config: Config) -> Decoder:
 
 @family("HyperCLOVAXForCausalLM", "hyperclovax")
 def hyperclovax(config: Config) -> Decoder:
-    """HyperCLOVAXForCausalLM: logits are multiplied by the scale, and sublayers may have norms after them."""
+    """HyperCLOVAXForCausalLM: logits are multiplied by the scale, and there may be norms after sublayers."""
     behind = Norms(after_mixer="post_norm1", after_mlp="post_norm2")
     norms = behind if config.flag("use_post_norm", True) else Norms()
     bias, scale = config.flag("attention_bias", False), config.optional_number("attention_multiplier")

@@ -11,7 +11,7 @@ from llmir.frontends.layers.parts import attention, decoder, interleaved, layers
 
 @family("HeliumForCausalLM", "helium")
 def helium(config: Config) -> Decoder:
-    """HeliumForCausalLM: llama with rotary positions on pairs of neighbours."""
+    """HeliumForCausalLM: Llama with rotary positions on pairs of neighbors."""
     mixer = attention(
         config,
         positions_default=4096,

@@ -37,7 +37,9 @@ def _scan(config: Config, eps: float) -> Mamba2:
 
 @family("BambaForCausalLM", "bamba")
 def bamba(config: Config) -> Decoder:
-    """BambaForCausalLM: Mamba-2, attention in the layers of `attn_layer_indices`, half of a head turned."""
+    """BambaForCausalLM: Mamba-2; attention in the layers of `attn_layer_indices`, where half of a head is
+    rotated.
+    """
     bias = config.flag("attention_bias", False)
     config.ignore("partial_rotary_factor")  # the class has a separate one
     attends = attention(config, kv_default=8, share_default=0.5, qkv_bias=bias, out_bias=bias)

@@ -40,6 +40,6 @@ def jamba(config: Config) -> Decoder:
 
 
 def _period(config: Config, what: str, period: int, offset: int) -> range:
-    """The layers that have something, by its period and offset."""
+    """The layers that have a certain part, given its period and offset."""
     step = config.integer(f"{what}_period", period)
     return range(config.integer(f"{what}_offset", offset, minimum=0), layers(config), step)

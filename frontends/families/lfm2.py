@@ -29,7 +29,7 @@ def lfm2(config: Config) -> Decoder:
 
 @family("Lfm2MoeForCausalLM", "lfm2_moe")
 def lfm2_moe(config: Config) -> Decoder:
-    """Lfm2MoeForCausalLM: experts by sigmoid after the first layers."""
+    """Lfm2MoeForCausalLM: experts with sigmoid routing, after the first layers."""
     correction = f"{_MODULE}.expert_bias" if config.flag("use_expert_bias", True) else ""
     normalize, scale = config.flag("norm_topk_prob", True), config.number("routed_scaling_factor", 1.0)
     experts = Moe(

@@ -19,7 +19,9 @@ _STACKED = ("experts.gate_up_proj[0]^T", "experts.gate_up_proj[1]^T", "experts.d
 
 @family("Llama4ForCausalLM", "llama4_text")
 def llama4(config: Config) -> Decoder:
-    """Llama4ForCausalLM: chunked layers with positions, full layers without; experts with scaled inputs."""
+    """Llama4ForCausalLM: chunked attention with positions, and full attention without positions; inputs of
+    experts are scaled.
+    """
     config.ignore("for_llm_compressor")  # read by a compression tool only
     width, count = config.assumed("intermediate_size", 8192), layers(config)
     shared = Mlp(width, module=f"{_MODULE}.shared_expert", block="shared_experts", prefix="shared_")
@@ -34,8 +36,8 @@ def llama4(config: Config) -> Decoder:
 
 
 def _mixers(config: Config, count: int) -> list[Attention]:
-    """The attention of each layer: every n-th has no positions, and sees all keys unless `layer_types` is
-    set.
+    """The attention of each layer: every n-th layer has no positions, and attends to all keys unless
+    `layer_types` is set.
     """
     bias, every = config.flag("attention_bias", False), config.integer("no_rope_layer_interval", 4)
     norm, sizes = (

@@ -30,7 +30,7 @@ def falcon_mamba(config: Config) -> Decoder:
 
 @family("Mamba2ForCausalLM", "mamba2")
 def mamba_2(config: Config) -> Decoder:
-    """Mamba2ForCausalLM: groups of heads are normalized each by itself."""
+    """Mamba2ForCausalLM: each group of heads is normalized separately."""
     config.ignore("time_step_rank")  # of Mamba 1; this class does not read it
     inner, eps = channels(config.spelled(**STANDALONE)), config.number("layer_norm_epsilon", 1e-5)
     mixer = mamba2(config, inner, size=64, groups=8, state=128, eps=eps)
@@ -38,7 +38,9 @@ def mamba_2(config: Config) -> Decoder:
 
 
 def _inner(config: Config) -> int:
-    """The channels of a scan; transformers uses `intermediate_size` if a config also states `expand`."""
+    """The number of channels of a scan; if a config also states `expand`, transformers uses
+    `intermediate_size`.
+    """
     return config.integer("intermediate_size", channels(config.spelled(**STANDALONE)))
 
 

@@ -38,7 +38,9 @@ def mellum(config: Config) -> Decoder:
 
 @family("FlintForCausalLM", "flint")
 def flint(config: Config) -> Decoder:
-    """FlintForCausalLM: sinks; no windows or positions in the first two, each fourth and the last layer."""
+    """FlintForCausalLM: sinks. The first two layers, each fourth and the last have neither windows nor
+    positions.
+    """
     how: dict[str, Any] = {"positions_default": 262144, "kv_default": 4, "head_dim_default": 128}
     how |= {"qk_norm": "head", "sinks": "softmax_offset", "mask": window(config, 513)}
     sliding, count = attention(config, bias=config.flag("attention_bias", False), **how), layers(config)

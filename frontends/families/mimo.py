@@ -21,7 +21,7 @@ _KINDS = ("full_attention", "sliding_attention")
 
 @family("MiMoV2FlashForCausalLM", "mimo_v2_flash")
 def mimo_v2_flash(config: Config) -> Decoder:
-    """MiMoV2FlashForCausalLM: windows in all layers but the first and each sixth."""
+    """MiMoV2FlashForCausalLM: windows in all layers except the first and each sixth."""
     config.spelled(rms_norm_eps="layernorm_epsilon")
     count, mixers = layers(config), dict(zip(_KINDS, _mixers(config), strict=True))
     why = "another model than the class is"

@@ -37,7 +37,7 @@ def minicpm3(config: Config) -> Decoder:
 
 @family("MiniCPMForCausalLM", "minicpm")
 def minicpm(config: Config) -> Decoder:
-    """MiniCPMForCausalLM, of the code that checkpoints bring along: Llama's attention."""
+    """MiniCPMForCausalLM, whose code is in the checkpoints: Llama's attention."""
     for key in ("scale_emb", "scale_depth", "dim_model_base"):
         config.number(key)
     bias = config.flag("attention_bias", False)

@@ -27,7 +27,7 @@ def minimax(config: Config) -> Decoder:
 @family("MiniMaxM1ForCausalLM", "minimax_m1")
 @family("MiniMaxText01ForCausalLM", "minimax_text_01")
 def minimax_01(config: Config) -> Decoder:
-    """The model with the field names of the code in its checkpoints, and positions on part of a head."""
+    """The model with the field names of the code in its checkpoints; positions on a part of each head."""
     for new, old in _OLD.items():
         config.spelled(**{f"{new}_{what}_factor": f"layernorm_{old}_{what}" for what in ("alpha", "beta")})
     if not config.flag("postnorm", False):

@@ -20,7 +20,9 @@ _DRAFTS = "num_mtp_modules", "mtp_transformer_layers", "use_mtp"
 def experts(
     config: Config, count: int, chosen: int, width: int, *, scale: float = 1.0, **differences: Any
 ) -> Moe:
-    """Chosen by sigmoid and a correction, by a class's defaults; `differences` are fields of `Moe`."""
+    """Experts with sigmoid routing and a bias, with the defaults of a class; `differences` are fields of
+    `Moe`.
+    """
     found = Moe(
         count=either_field(config, "num_local_experts", "num_experts", count),
         chosen=config.assumed("num_experts_per_tok", chosen),
@@ -35,9 +37,7 @@ def experts(
 
 @family("MiniMaxM2ForCausalLM", "minimax_m2")
 def minimax_m2(config: Config) -> Decoder:
-    """MiniMaxM2ForCausalLM: experts by sigmoid with a correction, positions on `rotary_dim` elements of a
-    head.
-    """
+    """MiniMaxM2ForCausalLM: sigmoid routing with a bias, positions on `rotary_dim` elements of a head."""
     config.fixed("another choice of experts", scoring_func="sigmoid", use_routing_bias=True)
     config.fixed("another norm of q and k", qk_norm_type="per_layer")
     config.fixed("a shared expert", shared_intermediate_size=0)

@@ -65,7 +65,7 @@ def _temper(config: Config, **stretch: float) -> Temper:
 
 @family("Ministral3ForCausalLM", "ministral3")
 def ministral3(config: Config) -> Decoder:
-    """Ministral3ForCausalLM: positions stretched by yarn, and late queries sharper."""
+    """Ministral3ForCausalLM: positions stretched by yarn; the queries of late tokens are scaled up."""
     temper = _temper(config)
     how: dict[str, Any] = {"positions_default": 262144, "kv_default": _KV_HEADS, "head_dim_default": 128}
     layer = Layer(attention(config, mask=window(config, None), temper=temper, **how), mlp(config))
@@ -74,7 +74,9 @@ def ministral3(config: Config) -> Decoder:
 
 @family("Mistral4ForCausalLM", "mistral4")
 def mistral4(config: Config) -> Decoder:
-    """Mistral4ForCausalLM: DeepSeek's latent attention, late queries sharper, and experts by softmax."""
+    """Mistral4ForCausalLM: DeepSeek's latent attention, late queries that are scaled up, and softmax routing
+    of experts.
+    """
     temper = _temper(config, rope_theta=1e4, factor=128.0, original_max_position_embeddings=8192)
     how: dict[str, Any] = {"positions_default": 1048576, "interleaved": config.flag("rope_interleave", True)}
     mixer = replace(latent(config, (1024, 256, 64, 64, 128), whole=True, **how), temper=temper)

@@ -25,7 +25,7 @@ def _by_head(blocks: int | str) -> tuple[str, str, str, str]:
 
 @family("GPTNeoXForCausalLM", "gpt_neox")
 def gpt_neox(config: Config) -> Decoder:
-    """GPTNeoXForCausalLM: parallel sublayers, each after its norm; a quarter of a head has positions."""
+    """GPTNeoXForCausalLM: parallel sublayers, each after its own norm; a quarter of a head is rotated."""
     config.spelled(partial_rotary_factor="rotary_pct", rope_theta="rotary_emb_base")
     bias, matrices = config.flag("attention_bias", True), _by_head(heads(config, None, None)[0])
     how: dict[str, Any] = {"module": "attention", "matrices": matrices, "bias": bias}
@@ -44,7 +44,7 @@ _NAMES = CheckpointNames("transformer.word_embeddings", "transformer.h.{layer}",
 
 @family("BloomForCausalLM", "bloom")
 def bloom(config: Config) -> Decoder:
-    """BloomForCausalLM: ALiBi, and embeddings that are normalized."""
+    """BloomForCausalLM: ALiBi, and a norm after the embeddings."""
     config.spelled(hidden_size="n_embed", num_attention_heads="n_head", num_hidden_layers="n_layer")
     usual = "apply_residual_connection_post_layernorm"
     config.unmodelled(usual, (False,), "residuals taken after the norm")

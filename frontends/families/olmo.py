@@ -41,7 +41,7 @@ def _attention(config: Config, **how: Any) -> Attention:
 
 
 def _olmo(config: Config, architecture: str, mixers: tuple[Attention, ...], own: Sequence[int]) -> Decoder:
-    """Norms after sublayers instead of before; `own` selects the mixer of each layer."""
+    """Norms after sublayers instead of before them; `own` selects the mixer of each layer."""
     feed = mlp(config)
     kinds = [Layer(mixer, feed, POST_NORMS) for mixer in mixers]
     return decoder(config, architecture, tuple(kinds[kind] for kind in own), eps_default=1e-5)

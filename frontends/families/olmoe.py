@@ -13,7 +13,9 @@ from llmir.frontends.layers.parts import attention, check_chosen, decoder, eithe
 
 
 def _layer(config: Config, experts: tuple[int, int, int], norms: Norms, **how: Any) -> Layer:
-    """q and k normalized over all heads; `experts` are the class's own count, choice and width."""
+    """q and k are normalized over all heads; `experts` contains the class's number of experts, the number
+    chosen, and their width.
+    """
     bias, (count, chosen, width) = config.flag("attention_bias", False), experts
     routed = Moe(
         count=either_field(config, "num_experts", "num_local_experts", count),

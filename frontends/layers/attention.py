@@ -92,6 +92,7 @@ class Attention:
       one collective), or no weight (`bare`). The norm is after the rotary positions if `norm_turned`.
     - `gate`: The module of an output gate with a sigmoid. If it is the projection of q, each head's gate
       follows its q.
+    - `out_norm`: The name of a norm over all heads before the projection back, "" for none.
     - `module`, `matrices`, `qk_norms`: Names in checkpoints, of the attention, of the projections to q, k, v
       and back, and of the norms.
     - `sinks`: The name of a learned score per head that takes part in the softmax.
@@ -113,6 +114,7 @@ class Attention:
     qkv_bias: bool = False
     out_bias: bool = False
     qk_norm: str = ""
+    out_norm: str = ""
     mask: str = "causal"
     scale: float | None = None
     cap: float = 0.0
@@ -196,9 +198,14 @@ class Attention:
             probabilities = b.softmax(at.cast(masked, FP32), *self._sinks(at), name="softmax")
             mixed = b.attention_mix(at.cast(probabilities, at.dtype), values, name="mix")
         with b.block("attention"):
-            how = {"bias": self.out_bias}
             mixed = b.sigmoid_mul(mixed, gate, name="gated") if self.gate else mixed
-            return at.linear(mixed, f"b t g r {m}", f"g r {m} h", "b t h", "o_proj", to_out, **how)
+            return self._output(at, mixed, f"g r {m}", to_out)
+
+    def _output(self, at: Blocks, mixed: Value, axes: str, param: str) -> Value:
+        """The heads, normalized if there is a norm, and projected back."""
+        if self.out_norm:
+            mixed = at.norm(mixed, "out_norm", f"{self.module}.{self.out_norm}", axes, len(axes.split()))
+        return at.linear(mixed, f"b t {axes}", f"{axes} h", "b t h", "o_proj", param, bias=self.out_bias)
 
     def _kept(self, at: Blocks, x: Value, name: str, size: int) -> Value:
         """Keys or values of all previous and new tokens that a future token sees."""
@@ -241,8 +248,7 @@ class Attention:
             return x
         if self.qk_norm == "bare":
             return self._bare(at, x, name)
-        whole = axes.replace("g", "G").replace("r", "R")
-        learned, over = {"head": ("d", 1), "heads": (axes, 1), "whole": (whole, len(axes.split()))}[
+        learned, over = {"head": ("d", 1), "heads": (axes, 1), "whole": (axes, len(axes.split()))}[
             self.qk_norm
         ]
         return at.norm(x, name, f"{self.module}.{param}", learned, over)

@@ -1,10 +1,8 @@
 """Weights, products and norms by the axes of an equation: the tools with which layers build ops.
 
-Axes: `b` sequences, `t` new tokens, `h` hidden, `g` key/value heads, `r` query heads for each key/value head,
-`d` head size, `f` intermediate, `v` vocabulary, `e` experts; `G` and `R` are heads that are not split. Latent
-attention adds `q` latent of queries and `l` latent of keys and values. The elements of its heads are `u`
-(without position), `p` (with position) and `m` (of values). `st` are streams of hidden states. `_AXES` lists
-all letters. Ops follow the order of transformers' eager code, so that live memory equals that of this code.
+An axis is a code of one or two letters, such as `h`. `AXES` gives its role, the only thing that sharding
+reads; docs/sharding.md explains the roles. `b` are sequences and `t` new tokens. Ops follow the order of
+transformers' eager code, so that live memory equals that of this code.
 
 `SideValues` are values that graphs pass on in addition to hidden states, such as keys that later layers read.
 """
@@ -65,7 +63,8 @@ class SideValues:
 
 # --- Blocks ---
 
-_AXES = {
+# The role of each code in the terms of weights and states.
+AXES = {
     "h": "embed",
     "f": "mlp",
     "g": "kv_heads",
@@ -100,9 +99,7 @@ _AXES = {
     "C": "channel",
     "F": "frequency",
     "J": "embed",
-    "G": "whole_kv_heads",
     "H": "embed",
-    "R": "whole_heads",
 }
 
 
@@ -182,7 +179,7 @@ class Blocks:
         how: dict[str, Any] = {"name": name, "param": self.stem + param}
         make = self.b.buffer if buffer else self.b.weight
         if param not in self._made:
-            self._made[param] = make(type, axes=tuple(_AXES[x] for x in letters), **how)
+            self._made[param] = make(type, axes=tuple(AXES[x] for x in letters), **how)
         return self._made[param]
 
     def linear(
@@ -283,7 +280,7 @@ class Blocks:
         """A state of each sequence, zero before the first token; `sizes` override the lengths of axes."""
         letters = axes.split()
         shape = (B, *({**self.sizes, **sizes}[x] for x in letters))
-        named = ("batch", *(_AXES[x] for x in letters))
+        named = ("batch", *(AXES[x] for x in letters))
         return self.b.cache(self.tensor(*shape, dtype=dtype), name=name, axes=named)
 
     def norm(self, x: Value, name: str, param: str, axes: str = "h", over: int = 1) -> Value:

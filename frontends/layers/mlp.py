@@ -29,6 +29,7 @@ class Mlp:
     - `scales`: The factors of the activation's result and of the output.
     - `clamp`: Limit, slope and offset of `clamped_glu`, which replaces act and product.
     - `sparsity`: The share of activations that is set to 0, all but the largest.
+    - `norm`: The name of a norm of the input of `down`, "" for none.
     """
 
     intermediate: int
@@ -42,6 +43,7 @@ class Mlp:
     scales: tuple[float, float] = (1.0, 1.0)
     clamp: tuple[float, ...] | None = None
     sparsity: float = 0.0
+    norm: str = ""
 
     @property
     def kind(self) -> str:
@@ -76,6 +78,8 @@ class Mlp:
                 wide = b.mul(acted, wide, name=f"{own}gate_mul")
             else:
                 wide = act(project(x, "b t h", "h f", "b t f", "up_proj", up))
+            if self.norm:
+                wide = at.norm(wide, f"{own}down_norm", f"{self.module}.{self.norm}".lstrip("."), "f")
             out = project(wide, "b t f", "f h", "b t h", "down_proj", down)
             return at.scale(out, self.scales[1], f"{own}down_scale")
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from llmir.base.names import split_format
 
 from . import presets
-from .preset import Preset
+from .presets import Preset
 
 # A release with the same sizes: fine-tuned, dated, or in another container.
 _TUNED = re.compile(

@@ -44,9 +44,10 @@ def largest(
 ) -> LargestLoad:
     """Find the largest batch, context and number of concurrent requests within memory and latency limits.
 
-    The batch counts requests that start together. The context is the longest prompt plus output of each of
-    `batch` requests. Concurrent requests come from users in a closed loop. Each result names the binding
-    limit, the largest value under each limit alone, and the cost of one more.
+    The batch counts requests that start together. The context is the largest number of prompt and output
+    tokens of each of `batch` requests. Concurrent requests come from users in a closed loop. Each result
+    names the limit that decides, the largest value that each limit alone allows, and how much one more would
+    need.
 
     Args:
         model, hw: As in `analyze`.
@@ -55,8 +56,8 @@ def largest(
         batch: Requests for the largest context. The default is one in each micro-batch.
         cached: Prompt tokens that are in the prefix cache.
         chunk: Prompt tokens of a step, as in `workload`.
-        max_ttft: Limit of TTFT in seconds, or a text such as `1s`. It applies to all requests that start
-            together, and to the mean over users.
+        max_ttft: Limit of TTFT in seconds, or a text such as `1s`. It applies to the TTFT of a whole batch,
+            and to the mean TTFT of users.
         max_tpot: Limit of the mean TPOT in seconds, or a text such as `30ms`.
         lengths: Distribution of the output lengths of users: "spread" (the default) or "fixed", as in
             `workload`.
@@ -95,7 +96,7 @@ def largest(
 
 
 def length_error(prompt: int, generate: int, positions: int, model: str) -> str:
-    """Build the message for a prompt plus output that exceeds the maximum positions of the model."""
+    """Build the message for a prompt and output that together exceed the maximum positions of the model."""
     tokens = f"{prompt:,} tokens and {generate:,} generated"
     return f"prompt: {tokens} are more than the {positions:,} positions of {model}"
 
@@ -119,7 +120,7 @@ def kv(
         model, hw: As in `analyze`.
         batch: Number of sequences.
         prompt: Cached tokens of each sequence.
-        link: `host` (to or from host memory), a link between two devices of this kind such as `nvlink` or
+        link: `host` (to or from CPU memory), a link between two devices of this kind such as `nvlink` or
             `pcie`, `network` (to another node), or a rate such as `25GBps,5us`.
         parallel: The ranks that share the model (`Parallel`).
         precision: The dtypes (`Precision`).
@@ -153,7 +154,7 @@ def kv(
 
 
 def _check_link(link: object, estimation: Estimation) -> None:
-    """Raise InputError for an option of the estimation that does not change copies over this link."""
+    """Raise InputError for an option of the estimation that does not affect copies over this link."""
     given = [name for name in ("cost", "engine", "efficiency") if name in estimation.given]
     link = arguments.text("link", link)
     if link.strip()[:1].isdigit() and given:

@@ -67,7 +67,7 @@ def diff(
         new, context: New and cached tokens of each sequence, for a comparison of steps. The defaults are 1
             and 0.
         prompt, generate: Prompt and output tokens of each request, for a comparison of requests. The defaults
-            are 2048 and 128 if one of them is set.
+            are 2048 and 128 if only one of them is set.
         chunk, cached, concurrency, lengths: As in `workload`.
         estimation: The cost model (`Estimation`).
 
@@ -94,7 +94,8 @@ def diff(
     requests = prompt is not None or generate is not None
     if requests and not (new is None and context is None):
         raise InputError(
-            "diff: new and context describe a step, prompt and generate describe requests; set one pair"
+            "diff: new and context describe a step, prompt and generate describe requests; set "
+            "only one of these pairs"
         )
     device = device_of(hw, options)
     devices = device, device if hw_after is None else load(hw_after)
@@ -251,8 +252,8 @@ def equivalent(
 ) -> Equivalence:
     """Test whether two programs compute the same values.
 
-    NumPy runs both programs on short axes with all layers and ranks, from the same random weights: a prefill
-    of `new` tokens, then one decode step.
+    NumPy runs both programs on short axes, with all layers and ranks and with the same random weights: a
+    prefill of `new` tokens, and then one decode step.
 
     Args:
         before, after: The two programs.
@@ -261,7 +262,7 @@ def equivalent(
         tolerance: Largest allowed difference, relative to the largest output.
 
     Returns:
-        An `Equivalence`, which is true or false and names the first difference.
+        An `Equivalence`, which is true or false in a condition, and names the first difference.
 
     Raises:
         InputError: The programs have different inputs or outputs, or a value is out of range.

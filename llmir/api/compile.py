@@ -33,7 +33,8 @@ def compile(
 
     Call the result with `batch`, `new` and `context` (numbers or arrays). It returns `time_s` and
     `peak_memory_bytes`, equal to the values of `analyze`. The first point takes about as long as ten reports,
-    and the 65th batch size about as long as a hundred. Later points take about ten microseconds each.
+    and the 65th batch size (for which shorter code is compiled) about as long as a hundred. Later points take
+    about ten microseconds each.
 
     Args:
         program: A program, or a model as in `analyze`.
@@ -115,9 +116,9 @@ def surface(
     """Build a function for the time of a step with any mix of decodes and prefill chunks, for simulations.
 
     `step(decodes, kept, chunks)` of the result returns seconds. `kept` contains, for each function in
-    `keeps`, its sum over the decoding sequences: of `C` and `min(C, 127)`, for example, where C is the
-    context of one sequence. `chunks` are pairs of new and cached tokens, one for each prompt that the step
-    prefills.
+    `keeps`, its sum over the decoding sequences; for example, the sums of `C` and of `min(C, 127)`, where C
+    is the context of one sequence. `chunks` are pairs of new and cached tokens, one for each prompt that the
+    step prefills.
 
     Args:
         program: A program, or a model as in `analyze`.

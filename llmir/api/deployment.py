@@ -39,7 +39,8 @@ class Deployment(Record):
 
     @classmethod
     def of(cls, chosen: Mapping[str, Any]) -> Deployment:
-        """Build a deployment from options by name. None and names of other records are ignored.
+        """Build a deployment from options by name. Options that are None, and names that belong to other
+        records, are ignored.
 
         >>> Deployment.of({"tp": 2, "kv": "fp8", "hw": "h200", "weights": None})
         Deployment(precision=Precision(kv='fp8'), parallel=Parallel(tp=2))
@@ -58,10 +59,10 @@ class Deployment(Record):
         """Build a pipeline: dtypes and stages, then the given passes, then ranks and collectives.
 
         Args:
-            pipeline: The passes in the middle, such as the default passes of an engine.
+            pipeline: The passes in the middle of the pipeline, such as the default passes of an engine.
             model: The cost model. Its engine decides how fp8 weights run and how tokens reach experts, unless
                 `dispatch` is set.
-            prompts: Passes for prompts, which run before the ranks are split.
+            prompts: Passes for prompts; they run before the model is split over ranks.
 
         Raises:
             InputError: `sp` without `tp`. Each pass checks its own options.
@@ -86,8 +87,8 @@ class Deployment(Record):
     def precision_on(self, model: DeviceCostModel) -> Precision:
         """The dtypes as the engine of a cost model runs them on its device.
 
-        Matrix products with fp8 weights use fp8 activations if the engine multiplies in fp8 and no other
-        dtype of activations is set.
+        If the engine multiplies in fp8, matrix products with fp8 weights use fp8 activations, unless another
+        dtype is set.
         """
         if not is_fp8(self.precision.weights):
             return self.precision
@@ -142,7 +143,7 @@ class Deployment(Record):
         return [DispatchBy(over.dispatch)] if over.dispatch else dispatch_of(runs, over.dp, over.ep)
 
     def _slices(self) -> list[Pass]:
-        """The pass that sends slices between stages; empty unless several ranks of a stage store equal
+        """The pass that sends slices between stages; empty unless several ranks of a stage have equal
         activations.
         """
         from llmir.passes.slice_sends import SliceSends
@@ -179,8 +180,8 @@ def is_fp8(weights: str | None) -> bool:
 def lower(program: Program, steps: Iterable[Step], *, written: bool = False) -> Program:
     """Run a pipeline on a program.
 
-    If `written` is false, the user has not written the pipeline, and errors name only the pass. In this case
-    a note is added when the pipeline splits or quantizes a model but runs no pass of an engine.
+    If `written` is false, the user has not written the pipeline, and errors name only the pass. If no pass of
+    an engine runs in a pipeline that splits or quantizes a model, the result has a note.
     """
     from llmir.backends.step.facts import is_as_loaded, with_note
 

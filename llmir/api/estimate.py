@@ -50,7 +50,7 @@ def analyze(
         model: A name, config or path as in `load`, which is lowered as the engine runs it. Or a program,
             which is estimated as it is.
         hw: A device: its name, its file, or the result of `llmir.hw.library.load`.
-        batch, new, context: Numbers, or arrays of one broadcast shape; the results then have this shape.
+        batch, new, context: Numbers, or arrays that broadcast to one shape; the results then have this shape.
         beside: Other sequences of the same step, such as `[{"batch": 1, "new": 512}]` for a prefill chunk
             that runs together with decodes.
         phase: The phase of a program with several phases. The default is decode for one new token, otherwise
@@ -112,7 +112,7 @@ def workload(
             limit, and "all" without an engine.
         cached: Tokens of each prompt that are in the prefix cache.
         concurrency: Users in a closed loop, instead of `batch`; the result then has a `loop`.
-        max_tpot_s: Limit of TPOT in seconds; the result then has the loop with the most users within the
+        max_tpot_s: Limit of TPOT in seconds; the result then also has the loop with the most users within the
             limit.
         lengths: Distribution of output lengths in a closed loop: "spread", uniform from 0.8 to 1.0 of
             `generate` (the default), or "fixed".
@@ -209,7 +209,8 @@ def speculate(job: Workload, drafts: Drafts) -> SpeculativeWorkload:
 
 
 def draft_values(drafts: Drafts | None) -> tuple[int, float, Program, Program | None] | None:
-    """Unpack drafts: the number of tokens, the acceptance, and the verifying and drafting programs.
+    """Unpack drafts: the number of tokens, the acceptance, the program that verifies, and the program that
+    drafts.
 
     Returns:
         The four values, or None without drafts.
@@ -238,7 +239,9 @@ def draft_programs(
     parallel: Parallel | None,
     precision: Precision | None,
 ) -> Drafts:
-    """Load the programs of drafts and lower them like the model. If the model is a program, do nothing."""
+    """Load the programs for drafts and lower them in the same way as the model. If the model is a program,
+    they stay unchanged.
+    """
     drafts, how = record_or_default(Drafts, drafts), (hw, estimation, parallel, precision)
     if isinstance(ModelSource.of(model).model, Program) or drafts.draft_tokens is None:
         return drafts
@@ -332,7 +335,7 @@ def beam_search(job: Workload, beams: int) -> Workload:
 
     A decode step has `batch`·`beams` rows, each with 2·`beams` candidates. If the cache is updated in place,
     the sequences of a request share the full cache blocks of the prompt. If the cache grows by copies, as in
-    transformers, each sequence has a separate cache, which is copied when beams change places.
+    transformers, each sequence has its own cache, which is copied when beams are reordered.
 
     Args:
         job: The workload without beam search.
@@ -378,7 +381,7 @@ def candidates(
     estimation: Estimation | None = None,
     cache_policy: str = "exact",
 ) -> Candidates:
-    """Compare programs at equal points. Ops that several programs share are estimated once.
+    """Compare programs at the same points. Ops that several programs share are estimated once.
 
     The results of each program equal those of `analyze`, and those of `workload` with chunk="all".
 
@@ -437,7 +440,7 @@ def stages(
     """Estimate one step of a program for each pipeline split in `stages`.
 
     The results equal those of `analyze` after the passes `stages` and `slice-sends`, but each layer is
-    lowered and estimated once. Run all other passes before.
+    lowered and estimated only once. Run all other passes before this call.
 
     Args:
         program: A program, or a model as in `analyze`.

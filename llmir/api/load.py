@@ -49,7 +49,7 @@ def load(model: object, logits: str | None = None, *, lenient: bool = False, dra
         if logits is not None:
             raise InputError(f"logits: {path} is IR, which already states for which tokens lm_head runs")
         if draft:
-            raise InputError(f"draft: {path} is IR, which has already the phases that it has")
+            raise InputError(f"draft: {path} is IR, to which llmir cannot add a draft phase")
         return read_program(path)
     program = read(model, logits="last" if logits is None else logits, lenient=lenient, draft=draft)
     stored = program.facts.get("quantization")
@@ -65,7 +65,7 @@ class ModelSource(NamedTuple):
 
     @classmethod
     def of(cls, model: object) -> ModelSource:
-        """Wrap an argument, which may already be a source."""
+        """Wrap a model argument in a source; an argument that is already a source is returned."""
         return model if isinstance(model, ModelSource) else cls(model)
 
     @property
@@ -181,7 +181,7 @@ OP_S, PROGRAM_PAIR_S, GRAPH_PAIR_S = 1e-4, 2.6e-7, 2.6e-6
 
 
 def _seconds(program: Program) -> float:
-    """Approximate time of an estimate of a program, in seconds."""
+    """Approximate time in seconds to estimate a program."""
     ops = [len(graph.nodes) for graph in program.graphs.values()]
     return OP_S * sum(ops) + PROGRAM_PAIR_S * sum(ops) ** 2 + GRAPH_PAIR_S * sum(n * n for n in ops)
 

@@ -54,10 +54,11 @@ def validate(
         engine: The engine of a chat log.
         unit: The unit of times in columns without a unit: s, ms or us.
         cost: `calibrated`, with the kernels of each row's engine, or `ideal`.
-        without: Hold out the calibrations of each row's `device`, or of its `engine` on this device. The
-            estimates then use transferred calibrations.
-        folds: Estimate whole models with engine CPU times fitted without their group. Rows are grouped by
-            `model,device,version,tp` or some of these, and one fifth of the groups is held out at a time.
+        without: Estimate as if the kernels of each row's `device`, or of its `engine` on this device, had not
+            been measured. The estimates then use transferred calibrations.
+        folds: Estimate whole models with engine CPU times that are fitted without their group. Groups are
+            rows with equal `model,device,version,tp`, or equal values of some of these; each fit holds out
+            one fifth of the groups.
         tell: Called with progress: the file, the rows done and the number of rows.
 
     Returns:
@@ -86,12 +87,12 @@ def validate(
     if not callable(tell):
         arguments.refuse("tell", tell, "a function of a file's name, rows done and rows in all")
     if (program is None) != (hw is None):
-        raise InputError("validate: a chat log needs both, a program and the hw that it ran on")
+        raise InputError("validate: a chat log requires program and hw, the device that it ran on")
     unit = arguments.text("unit", unit)
     given = {"engine": engine, "unit": unit, "batch": batch if batch != 1 else None}
     if hw is None and (wrong := next((name for name, value in given.items() if value), None)):
         raise InputError(
-            f"validate: {wrong} {given[wrong]!r} applies only to chat logs; other tables name their own"
+            f"validate: {wrong} {given[wrong]!r} applies only to chat logs; other tables state their own"
         )
     if engine:
         model(device(hw), cost, engine)  # raise an error for an unknown device, cost model or engine
@@ -108,12 +109,12 @@ def validate(
 def _held_out_rows(
     paths: list[Path], folds: str, hw: Any, cost: str, without: str | None, tell: Callable[..., None]
 ) -> Validation:
-    """Estimate whole models with engine CPU times fitted without them."""
+    """Estimate whole models with engine CPU times that are fitted without them."""
     from llmir.backends.silicon.calibrate.engine_cpu import held_out_rows
 
     if hw is not None or cost != "calibrated" or without:
         other = "a chat log" if hw is not None else "without" if without else f"cost {cost!r}"
-        raise InputError(f"folds: hosts are fitted to tables of whole models; leave {other} out")
+        raise InputError(f"folds: hosts are fitted only to tables of whole models; leave {other} out")
     return held_out_rows(paths, _built, [key.strip() for key in folds.split(",")], tell)
 
 
@@ -217,8 +218,8 @@ def measure(
     """Time the kernels of this machine as eager PyTorch calls them, and fit them.
 
     Args:
-        folder: Receives one CSV table for each kind of kernel, and the YAML file of the device.
-        hw: The device whose datasheet to use. The default is the GPU name that PyTorch reports; for an
+        folder: The folder for one CSV table per kind of kernel, and for the YAML file of the device.
+        hw: The device whose datasheet is used. The default is the GPU name that PyTorch reports; for an
             unknown GPU, the best measured rates.
         seconds: Time for all measurements in seconds. The default is 300, or 45 if `quick`.
         quick: Whether to measure a third of the sizes.
@@ -252,7 +253,7 @@ def measure(
         target.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(
-            f"{target}: is no folder and cannot become one, {error.strerror or error}"
+            f"{target}: is not a folder and cannot be created as one: {error.strerror or error}"
         ) from None
     points = measurement_plan(machine.facts, budget, quick=quick)
     timed = record(points, machine, budget, tell=lambda n, p: progress(p.file, n, len(points)))
@@ -276,7 +277,7 @@ def measure(
     own = machines(name)  # the folder may contain tables of other machines
     found = fit_cases(load_all(target, tell), machines, lambda _, case: case.device == own, tell)
     if not found:
-        raise InputError(f"{target}: too little was measured to fit anything; give it more seconds")
+        raise InputError(f"{target}: too few measurements for a fit; increase seconds")
     write_file(file, base + calibration_block(found))
     if hosts := _eager_cpus(machine, target, name, library.load(file), tell):
         write_file(file, base + calibration_block(found, hosts))
@@ -284,7 +285,9 @@ def measure(
 
 
 def _device(machine: EagerMachine, given: str | None, named: Device | None) -> tuple[str, str | None]:
-    """The device name in the rows, and the file that the new device file extends; None if it is unknown."""
+    """The device name in the rows, and the file that the new device file extends; None if the device is
+    unknown.
+    """
     from llmir.hw import library
 
     if given and named:

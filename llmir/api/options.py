@@ -2,11 +2,11 @@
 
 A field declares the name, type, range, unit, default and help of its option. The command line, the axes of
 `sweep`, the page server and the Python functions share the declaration. Python functions take whole records,
-such as `llmir.workload(model, "h100-sxm", memory=llmir.Memory(max_num_seqs=64))`. `Requests`, `Lowering`,
+as in `llmir.workload(model, "h100-sxm", memory=llmir.Memory(max_num_seqs=64))`. `Requests`, `Lowering`,
 `DiffSides` and `Output` declare options that Python functions take as plain arguments.
 
 `llmir COMMAND --help` imports this module, so its top level imports neither numpy nor a frontend or backend.
-The first check of a value imports the pass or `Workload` that declares the range.
+The pass or `Workload` that declares the range is imported when a value is first checked.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Option(NamedTuple):
 
     - `kind`: The check of values, a key of `_CHECKS`. The default check uses type and range.
     - `unit`: A suffix of `name` that the command line omits, such as `s` of `timeout_s`.
-    - `shown`: The default as help prints it.
+    - `shown`: The default as the help shows it.
     - `metavar`, `list_metavar`: The placeholders of a value, and of a list of values (an axis).
     - `flags`: The flags of the command line. The default is `--name`.
     - `source`: The pass, or `workload`, and the field that declare the range.
@@ -152,7 +152,9 @@ def _option(default: Any, help: str, **about: Any) -> Any:
 
 
 class _Fields:
-    """Build `__dataclass_fields__` of a record on access, for `dataclasses.replace` and `fields`."""
+    """Build `__dataclass_fields__` of a record when it is accessed, for `dataclasses.replace` and
+    `fields`.
+    """
 
     def __get__(self, record: object, kind: type[Record]) -> Any:
         import dataclasses
@@ -162,7 +164,7 @@ class _Fields:
 
 
 class _Signature:
-    """Build `__signature__` of a record on access, for `help`."""
+    """Build `__signature__` of a record when it is accessed, for `help`."""
 
     def __get__(self, record: object, kind: type[Record]) -> Any:
         from inspect import Parameter, Signature
@@ -177,7 +179,9 @@ class _Signature:
 
 
 class _Docstring:
-    """Build `__doc__` of a record on access: the text of the class, and an entry for each option."""
+    """Build `__doc__` of a record when it is accessed: the text of the class, and an entry for each
+    option.
+    """
 
     def __init__(self, text: str | None) -> None:
         self.text = text
@@ -309,21 +313,23 @@ class Estimation(Record):
     )
     engine: str | None = _option(
         None,
-        "Engine, with its kernels, CPU overhead and memory: vllm, sglang, trtllm …; with a "
-        "release, such as vllm@0.12, or else the newest measured one.",
+        "Engine whose kernels, CPU overhead and memory rules are used: vllm, sglang, trtllm "
+        "…, or a version such as vllm@0.12. Without a version, the newest measured one is "
+        "used.",
         metavar="NAME[@VERSION]",
         list_metavar="NAME,…",
     )
     efficiency: Mapping[str, float] | None = _option(
         None,
-        "Roofline at shares of the peak rates, such as compute=0.7,memory=0.8; instead of --cost. Links are "
+        "Use the roofline with these shares of the peak rates, such as "
+        "compute=0.7,memory=0.8, instead of --cost. Links are "
         "nvlink=…, pcie=… and network=… (between nodes); launch=… is in seconds.",
         metavar="SHARES",
         kind="shares",
     )
     receive_interval: int | None = _option(
         None,
-        "Decode steps from one check for new requests to the next (SGLang's --scheduler-recv-interval).",
+        "Number of decode steps between two checks for new requests (SGLang's --scheduler-recv-interval).",
         shown="the engine's",
         least=1,
     )
@@ -376,7 +382,7 @@ class Parallel(Record):
     )
     redundant_experts: int = _option(
         0,
-        "Copies of the busiest experts on the ranks of --ep, placed as by EPLB.",
+        "Number of additional copies of the busiest experts on the ranks of --ep, placed as EPLB does.",
         shown="0",
         source=("shard", "redundant"),
         list_metavar="RANGE",
@@ -452,8 +458,8 @@ class Precision(Record):
 class Memory(Record):
     """The usable memory of a device, and the limits of a step for which the engine reserves memory.
 
-    `reserve_bytes` is in bytes; lengths are in tokens. Without `chunked_prefill` a step prefills whole
-    prompts, and longer prompts than a step can take are refused. The defaults follow the engine.
+    `reserve_bytes` is in bytes; lengths are in tokens. Without `chunked_prefill`, a step prefills whole
+    prompts, and prompts that are longer than a step are refused. The defaults follow the engine.
 
     >>> Memory(memory_utilization=1.2)
     Traceback (most recent call last):
@@ -470,13 +476,13 @@ class Memory(Record):
     )
     max_model_len: int | None = _option(
         None,
-        "Tokens of the longest request, for which the engine reserves memory.",
+        "Number of tokens of the longest request; the engine reserves memory for it.",
         shown="--prompt plus --generate",
         source=(WORKLOAD, "max_model_len"),
     )
     max_num_seqs: int | None = _option(
         None,
-        "Sequences that each data-parallel rank runs at once.",
+        "Largest number of sequences that each data-parallel rank runs at once.",
         shown="the engine's, or all sequences",
         source=(WORKLOAD, "max_num_seqs"),
     )
@@ -552,7 +558,7 @@ class Traffic(Record):
       outputs and the number of requests.
     - `prompt` (2048), `generate` (128): Tokens, or distributions such as `uniform:100,900` and
       `lognormal:512,0.6` (median, standard deviation of the logarithm).
-    - `requests`: Number of requests (1000, or 10 for each user).
+    - `requests`: Number of requests (1000; in a closed loop, 10 for each user).
     - `lengths`: Distribution of output lengths around a fixed number: `spread` (uniform from 0.8 to 1.0 of
       the number, the default of users) or `fixed`.
     - `prefix_hits`: Share of each prompt that is in the prefix cache.
@@ -630,7 +636,7 @@ class Traffic(Record):
     )
     turns: int | str | None = _option(
         None,
-        "Turns per session, a number or a distribution; --rate is then of sessions.",
+        "Turns per session, a number or a distribution; --rate is then the rate of sessions.",
         kind="lengths",
         metavar="TURNS|LAW",
     )
@@ -639,7 +645,7 @@ class Traffic(Record):
     )
     timeout_s: float | None = _option(
         None,
-        "Users give up requests that take longer, in seconds.",
+        "Time in seconds after which users give up a request.",
         least=0.0,
         above=True,
         unit="s",
@@ -659,8 +665,9 @@ class Servers(Record):
     """The servers of a simulation: equal `replicas` behind a `router`, or two pools joined by a `link`.
 
     In pools, `prefill_replicas` servers run prefill and `decode_replicas` servers decode. `decode_program` is
-    the program of the decode servers if it differs; `decode_verify` and `decode_draft` are then its drafts.
-    `emit` limits plans to those that the launch files of this engine or orchestrator can start.
+    the program of the decode servers if it differs from that of the prefill servers; `decode_verify` and
+    `decode_draft` are then its drafts. `emit` limits plans to those that the launch files of this engine or
+    orchestrator can start.
     """
 
     replicas: int = _option(
@@ -712,7 +719,7 @@ class Reserve(Record):
 
     margin: float | str = _option(
         0.0,
-        "Plan for times that are longer than estimated by this share, such as 10%.",
+        "Plan with times that are longer than the estimates by this share, such as 10%.",
         shown="0%",
         kind="percent",
         metavar="SHARE",
@@ -775,7 +782,7 @@ class Requests(Record):
     )
     beams: int | None = _option(
         None,
-        "Beams of each request (beam search).",
+        "Number of beams of each request (beam search).",
         kind="beams",
     )
     concurrency: int | None = _option(
@@ -785,7 +792,8 @@ class Requests(Record):
     )
     chunk: int | str | None = _option(
         None,
-        "Most tokens of a prefill step on each data-parallel rank; all puts all prompts into one step.",
+        "Largest number of tokens of a prefill step on each data-parallel rank; all puts all "
+        "prompts into one step.",
         shown="the engine's; all without an engine",
         source=(WORKLOAD, "chunk"),
         metavar="N|all",
@@ -838,13 +846,13 @@ class Lowering(Record):
     )
     logits: str | None = _option(
         None,
-        "Positions of lm_head; all is for steps that verify k drafts, as k + 1 new tokens.",
+        "Positions for which lm_head computes logits; all is for steps that verify drafts.",
         shown="last",
         choices=("last", "all"),
     )
     phase: str = _option(
         "both",
-        "The step to use; both is all steps of the model.",
+        "Step to draw; both draws all steps of the model.",
         shown="both",
         choices=("encode", "prefill", "decode", "draft", "both"),
     )
@@ -852,7 +860,7 @@ class Lowering(Record):
 
 @dataclass(frozen=True)
 class DiffSides(Record):
-    """The other side of a comparison."""
+    """The second side of a comparison."""
 
     before: str | None = _option(
         None, "Passes of the first side; '' for none, as in eager mode.", metavar="PASSES"
@@ -922,7 +930,7 @@ def record_or_default(kind: type[Kind], record: Kind | None) -> Kind:
 
 
 def _any(option: Option, name: str, value: Any) -> Any:
-    """Accept any value; the code that uses it checks it, such as a device or a cost model."""
+    """Accept any value; the code that uses the value checks it, such as a device or a cost model."""
     return value
 
 
@@ -1041,7 +1049,7 @@ def limit_seconds(name: str, limit: float | str | None) -> float | None:
     if isinstance(limit, str) and ":" in limit:
         statistic = limit.partition(":")[0][:40]
         raise InputError(
-            f"{name}: {statistic}: is of simulated requests (llmir plan); say a time such as 30ms"
+            f"{name}: {statistic}: applies only to simulated requests (llmir plan); set a time such as 30ms"
         )
     return latency_limit(name, limit).seconds
 

@@ -78,7 +78,7 @@ def setups(
     pipeline: Step | Sequence[Step] | None = None,
     memory_utilization: float | None = None,
 ) -> list[Setup]:
-    """The configurations of a page: every combination of its axes, the last axis fastest."""
+    """The configurations of a page: all combinations of its axes, where the last axis varies fastest."""
     from llmir.backends.export.page.bundle import MOST
     from llmir.backends.search.sweep import POINTS
     from llmir.hw.library import check_unique
@@ -93,10 +93,12 @@ def setups(
     values = {name: axis(name, value) for name, value in {**AXES, **said}.items()}
     if (count := prod(map(len, values.values()))) > MOST:
         most = ", ".join(f"{name} has {len(its)}" for name, its in values.items() if len(its) > 1)
-        raise InputError(f"{count:,} set-ups; a page has {MOST} at most, leave some values out: {most}")
+        raise InputError(
+            f"{count:,} configurations; a page has at most {MOST}; leave some values out: {most}"
+        )
     check_unique(
         [load_device(str(hw)) for hw in values["hw"]]
-    )  # an unknown name is an error, not an impossible configuration
+    )  # an unknown name is an error, and not an impossible configuration
     source = ModelSource.of(model)
     program = source.load()
     passes = steps_of(pipeline) if pipeline is not None else () if source.is_program else None

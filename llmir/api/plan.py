@@ -78,8 +78,8 @@ def plan(
     """Find plans that serve the requests of `traffic` within limits, the cheapest first.
 
     Closed forms estimate every split of the model. The plans on the Pareto front are then simulated with at
-    least five seeds, until the verdict on each limit is certain at 99%. Plans with a known price are ranked
-    by cost. Plans without a price follow, ranked by the number of devices.
+    least five seeds, until the verdict on each limit has a certainty of 99%. Plans with a known price are
+    ranked by cost. Plans without a price follow, ranked by the number of devices.
 
     Args:
         model: A name, path or config, which is lowered by the passes of the engine. Or a program, which is
@@ -90,23 +90,23 @@ def plan(
         max_ttft, max_tpot: Limits in seconds, or texts such as `30ms`. They apply to the 99th percentile of
             requests, or to another statistic such as `mean:30ms` or `p50:30ms`.
         gpus: The largest number of devices. The default is no limit.
-        precision: Dtypes to compare (`Precision`). Each of `weights`, `activations` and `kv` may list
-            several, such as `Precision(weights="bf16,fp8")`. Activations follow the engine, as in `analyze`.
+        precision: Dtypes to compare (`Precision`). Each of `weights`, `activations` and `kv` may list several
+            dtypes, such as `Precision(weights="bf16,fp8")`. Activations follow the engine, as in `analyze`.
         chunk: Prompt tokens of a step. The default is every size that the engine supports.
         batch: Requests of a step. The default is every size that the engine supports.
         servers: The servers (`Servers`). With a `link` for caches (nvlink, network, or a rate such as
             `25GBps,5us`) the search includes plans with separate prefill and decode servers. The `router`
             distributes requests: round-robin (the default), random or least-loaded. `emit` limits plans to
             those that `launch_files` can start: of an engine (vllm, sglang, trtllm), or in containers
-            (compose, k8s, dynamo). A plan uses no other option of the record.
+            (compose, k8s, dynamo). A plan ignores all other options of the record.
         drafts: Speculative decoding (`Drafts`), as in `server`. Its programs are split like the model.
         progress: Called before each simulated run with its number and its plan.
         estimation: The cost model (`Estimation`). A plan uses `engine`, and `price` in dollars per hour by
             device name.
         reserve: Safety margins (`Reserve`). `margin` adds a share to all times. `headroom` is the unused
             share of the stable rate, by default 10% without `max_ttft` and 5% with it.
-        memory: Settings of each server (`Memory`). The search does not change them, and `launch_files` writes
-            them. A plan uses neither `max_model_len` nor `cache_policy`.
+        memory: Settings of each server (`Memory`). The search does not change settings that are given here,
+            and `launch_files` writes them. A plan uses neither `max_model_len` nor `cache_policy`.
 
     Returns:
         The plans, the best first.
@@ -160,7 +160,9 @@ def plan(
     structures, refused = _structures(source, program, devices, types, options.engine, emit, most, steps)
     structures = [each._replace(**fixed) for each in structures]
     if not structures:
-        raise InputError(f"plan: no split can be, such as: {next(iter(refused.values())).why}")
+        raise InputError(
+            f"plan: no split is possible; the first reason is: {next(iter(refused.values())).why}"
+        )
     for structure in {each.device.name: each for each in structures}.values():
         if serving.link is not None:
             server_channel(structure.model, serving.link)
@@ -229,7 +231,9 @@ def _requests(traffic: Traffic | None) -> Any:
         raise InputError("traffic: requires a rate in requests per second, such as llmir.Traffic(rate=2)")
     record = record_or_default(Traffic, traffic)
     if name := next((name for name in record.given if name not in TRAFFIC), None):
-        raise InputError(f"{name}: has no effect in a plan, whose requests arrive at random; leave it out")
+        raise InputError(
+            f"{name}: has no effect in a plan, because its requests arrive at random; leave it out"
+        )
     if record.rate is None:
         raise InputError("rate: expected requests per second")
     defaults: dict[str, Any] = {"prompt": 2048, "generate": 128, "requests": 1000, "seed": 0}
@@ -262,7 +266,7 @@ def _served(
     each = requests.rate, requests.prompt, requests.generate, requests.requests
     served = Load(*each, *limits, longest, requests.prefix_hits, deals, requests.seed, *left)
     if served.answer < 2:
-        raise InputError(f"generate: {requests.generate}; a plan is for answers from 2 tokens up")
+        raise InputError(f"generate: {requests.generate}; a plan requires outputs of at least 2 tokens")
     if served.positions and served.read + served.answer > served.positions:
         raise InputError(length_error(served.read, served.answer, served.positions, program.name))
     return served
@@ -279,9 +283,10 @@ def _servers(servers: Servers | None) -> Servers:
 
 
 def _settings(memory: Memory, chunk: object, batch: object) -> tuple[dict[str, Any], int | None]:
-    """The declared settings of each server as fields of `Structure`, and the declared tokens of a step.
+    """The settings of each server that were given, as fields of `Structure`; and the tokens of a step, if
+    given.
 
-    InputError for an option of `Memory` that a plan does not use, and for a size that is declared twice.
+    InputError for an option of `Memory` that a plan does not use, and for a size that is given twice.
     """
     if name := next((name for name in memory.given if name not in PLAN_MEMORY), None):
         raise InputError(f"{name}: has no effect in a plan, which sets its own; leave it out")

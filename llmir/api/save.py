@@ -121,7 +121,7 @@ def trace(
         path: A `.json` or `.json.gz` file. For a report or workload also an `.html` file, a page with the
             timeline drawn to scale.
         phase: Steps of a workload: `prefill`, `decode` or `both`.
-        rank: The rank to write, from 0. By default the first rank of each pipeline stage represents its
+        rank: The rank to write, from 0. By default, the first rank of each pipeline stage stands for its
             stage.
         max_size: Largest size of a page in bytes. The default is 5 MB.
 
@@ -148,7 +148,9 @@ def trace(
         from llmir.backends.export.timeline import serving_trace
 
         if phase != "both" or rank is not None:
-            raise InputError("trace: of a simulation it has all servers' steps; leave phase and rank out")
+            raise InputError(
+                "trace: the trace of a simulation contains all servers; leave phase and rank out"
+            )
         return write_document(lambda: serving_trace(job), path)
     return write_trace(job, path, phase=phase, rank=rank)
 

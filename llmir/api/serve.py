@@ -85,9 +85,10 @@ PILOT = 1000  # requests of the run that measures the time per request
 
 
 def _check_work(run: Callable[..., Simulation], traffic: Traffic, times: int = 1) -> Load | None:
-    """Raise InputError if runs exceed the work budget; a run of the first requests measures the time.
+    """Raise InputError if runs exceed the work budget; a short run of the first requests shows how long they
+    take.
 
-    Return the load of a trace, so that it is read once, and None for other traffic.
+    Return the load of a trace, so that the file is read only once; None for other traffic.
     """
     import numpy as np
 
@@ -103,7 +104,7 @@ def _check_work(run: Callable[..., Simulation], traffic: Traffic, times: int = 1
 
 
 def _request_s(run: Callable[..., Simulation], pilot: Load) -> float:
-    """Seconds per simulated request; 0 if the run is refused, so that the full run reports the error."""
+    """Seconds per simulated request; 0 if the short run fails, so that the full run reports the error."""
     try:
         run(pilot)  # builds the table of step times
     except LlmirError:
@@ -205,7 +206,7 @@ def traffic(traffic: Traffic) -> Load:
     traffic = _traffic(traffic)
     rate, closed, trace = traffic.rate, traffic.closed, traffic.trace
     if sum(way is not None for way in (rate, closed, trace)) != 1:
-        raise InputError("simulate: requires one of rate, closed and trace")
+        raise InputError("simulate: requires one of rate, closed or trace")
     think_s, turns = traffic.think_s, traffic.turns
     if turns is None and think_s is not None:
         raise InputError(f"think_s: {think_s:g}; it requires turns")
@@ -318,7 +319,7 @@ def replicate(
 
 
 def _seeds(traffic: Traffic, times: int) -> list[Traffic]:
-    """The traffic with consecutive seeds."""
+    """The traffic, once for each of several consecutive seeds."""
     return [replace(traffic, seed=(traffic.seed or 0) + n) for n in range(times)]
 
 

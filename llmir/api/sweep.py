@@ -53,8 +53,8 @@ def sweep(
 ) -> Sweep:
     """Estimate the steps of a model for all combinations of several axes.
 
-    Each row equals the result of `analyze`. An impossible structure is one row with the reason in the column
-    `refused`, as is a structure that has crashed two workers.
+    Each row equals the result of `analyze`. An impossible structure is one row, with the reason in the column
+    `refused`. So is a structure whose worker crashed twice.
 
     Args:
         model: A model as in `load`, or a program, which is estimated as it is.
@@ -111,7 +111,7 @@ def sweep_to(
     """Write the rows of `sweep` to a file, or to a folder with one part for each structure.
 
     The number of rows is not limited by memory. Parts appear when they are complete. The parts of a single
-    file are first written to a folder next to it, `NAME.parts`. A call that repeats an interrupted one reads
+    file are first written to a folder next to it, `NAME.parts`. If you repeat an interrupted call, it reads
     the complete parts and computes the others.
 
     Args:
@@ -170,7 +170,9 @@ def axis(name: str, said: object, called: str = "") -> tuple[Any, ...]:
     from llmir.backends.search.sweep import axis_values
 
     if name not in AXES:
-        raise InputError(f"{name!r} is no axis of a sweep; there are {', '.join(AXES)}{suggest(name, AXES)}")
+        raise InputError(
+            f"{name!r} is not an axis of a sweep; the axes are {', '.join(AXES)}{suggest(name, AXES)}"
+        )
     return axis_values(called or name, said, AXES[name].least)
 
 
@@ -181,7 +183,7 @@ SAMPLE, MANY = 6, 60
 
 
 class _Task(NamedTuple):
-    """Some points of a structure."""
+    """Some of the points of a structure."""
 
     at: int
     structure: Structure
@@ -222,7 +224,7 @@ class _SweepRequest:
         self.count = prod(len(self.axes[name]) for name in self.names)
         self.size = self.count * prod(map(len, self.points))
         if self.count > STRUCTURES:
-            raise InputError(f"{self.count:,} structures; a sweep has {STRUCTURES:,} at most")
+            raise InputError(f"{self.count:,} structures; the limit of a sweep is {STRUCTURES:,}")
         source = ModelSource.of(model)
         self.program, self.notes = source.load(), source.notes
         self.pipeline = steps_of(pipeline) if pipeline is not None else () if source.is_program else None
@@ -232,7 +234,7 @@ class _SweepRequest:
         self.done = self.refused = 0
 
     def structures(self) -> Iterator[Structure]:
-        """All structures, the last axis fastest."""
+        """All structures; the last axis varies fastest."""
         for values in product(*(self.axes[name] for name in self.names)):
             yield dict(zip(self.names, values, strict=True))
 
@@ -252,7 +254,9 @@ class _SweepRequest:
         check_work(what, "use fewer values", seconds=seconds)
 
     def basis(self, structure: Structure) -> tuple[object, ...]:
-        """The inputs of a structure's rows, apart from the program and the arguments of the sweep."""
+        """The values on which a structure's rows depend, apart from the program and the arguments of the
+        sweep.
+        """
         from llmir.hw import library
 
         engine = None
@@ -269,7 +273,7 @@ class _SweepRequest:
     def parts(self, most: int, of: Sequence[int] | None = None) -> Iterator[tuple[int, SweepPart]]:
         """Evaluate the parts of all structures in order, each with at most `most` rows.
 
-        A part that represents a rejected structure is the last part of this structure.
+        If a part stands for a rejected structure, it is the last part of this structure.
         """
         from llmir.backends.search.sweep import LOST, Workers, rejected_row
 
@@ -317,7 +321,7 @@ def _part(
     memory: Mapping[str, Any],
     task: _Task,
 ) -> SweepPart:
-    """Evaluate the rows of a task."""
+    """Evaluate the rows of one task."""
     from llmir.backends.search.sweep import SweepPart
 
     known = sweep, task.at
@@ -341,7 +345,7 @@ def _steps(
     memory: Mapping[str, Any],
     structure: Structure,
 ) -> SweepSteps | SweepPart:
-    """The steps of a structure, or the row with the reason for its rejection."""
+    """The steps of a structure, or a row with the reason why it is rejected."""
     from llmir.backends.cost.models import model
     from llmir.backends.search.sweep import SweepSteps, rejected_row
     from llmir.hw.library import load as load_device

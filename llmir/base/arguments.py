@@ -31,7 +31,7 @@ _MANY = 10_000  # items of a list from a caller; this bounds endless iterables
 
 
 def show_value(value: object) -> str:
-    """A value on one line, cut."""
+    """A value on one line, shortened if it is long."""
     try:
         return plain(" ".join(reprlib.repr(value).split()))
     except Exception:  # the printing of a caller's class may raise anything
@@ -44,7 +44,9 @@ def refuse(name: str, value: object, expected: str, error: Error = InputError) -
 
 
 def _range(what: str, least: float, most: float, *, above: bool = False) -> str:
-    """Describe a range in words. A count that may be negative has no bounds."""
+    """Describe a range in words, for error messages. If the upper bound of a count is huge, it is not
+    mentioned.
+    """
     return what if (least, most) == (-MOST, MOST) else bounded(what, least, most, above=above)
 
 
@@ -106,7 +108,7 @@ def text(name: str, value: object, *, error: Error = InputError) -> str:
 
 
 def choice(name: str, value: object, choices: Collection[Any], *, error: Error = InputError) -> Any:
-    """One of a few values, with the names that are near to another one."""
+    """Check that a value is one of a few names; the error suggests similar names."""
     for known in choices:
         if isinstance(value, type(known)) and value == known:
             return known
@@ -229,7 +231,8 @@ def check_field(name: str, value: object, kind: object, about: Mapping[str, Any]
 
 
 def parse_field(said: str) -> Any:
-    """The value that a text spells, for `stated` to check: a number, true or false, or the text.
+    """The value that a text stands for (a number, true or false, or the text itself), which `stated` then
+    checks.
 
     >>> parse_field("1.5"), parse_field("8"), parse_field("true"), parse_field("fp8")
     (1.5, 8, True, 'fp8')

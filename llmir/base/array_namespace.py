@@ -1,7 +1,7 @@
-"""The functions that cost formulas may call besides operators, as one record for each kind of number.
+"""The functions that cost formulas may call in addition to operators, as one record for each kind of number.
 
-A formula receives the namespace of its arguments as `xp` and uses no other functions. The same lines then run
-on numbers (`SCALARS`), on arrays (`ARRAYS`), and on recorded symbols, which have a separate namespace.
+A formula receives the namespace for its arguments as `xp` and calls no other functions. The same lines then
+run on numbers (`SCALARS`), on arrays (`ARRAYS`), and on recorded symbols, which have a separate namespace.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ SCALARS = Namespace(
 
 
 def namespace(*values: Number) -> Namespace:
-    """The namespace for some values: of arrays if one is an array, of symbols if one is a symbol.
+    """The namespace for some values: for arrays if one is an array, for symbols if one is a symbol.
 
     >>> namespace(3, 4.0) is SCALARS, namespace(3, np.arange(2.0)) is ARRAYS
     (True, True)

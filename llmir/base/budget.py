@@ -1,8 +1,10 @@
-"""The work of a call: announced if it will take long, refused if it will take too long or too much memory.
+"""Limits on the work of a call: work that takes long is announced, and work that takes too long or too much
+memory is refused.
 
-Work is estimated in one of two ways before most of it is done: from sizes (`check_work`), or from the time of
-the first of many equal pieces (`Pace`). Commands have a limit of ten minutes and 2 GB, which `--max-work`
-replaces; Python functions have the limit of `max_work`, by default none, and only announce.
+Work is estimated before most of it is done, in one of two ways: from sizes (`check_work`), or from the time
+of the first of many equal pieces (`Pace`). Commands have a limit of ten minutes and 2 GB, which `--max-work`
+changes. Python functions have the limit of `max_work`; by default they have none, and only announce long
+work.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ PILOT_S = 0.5  # seconds after which the pace of equal pieces of work is known
 
 
 class Limit(NamedTuple):
-    """The most work: seconds, and bytes of memory."""
+    """The largest allowed work: seconds, and bytes of memory."""
 
     seconds: float
     bytes: float
@@ -64,9 +66,9 @@ def check_work(what: str, advice: str, *, seconds: float = 0.0, memory: float = 
 
 
 class Pace:
-    """Check the total of equal pieces of work as soon as the first pieces show their pace.
+    """Check the total time of equal pieces of work as soon as the first pieces show how long one takes.
 
-    The time counts from the first `step`. Later estimates exclude the first piece, which also computes
+    The time counts from the first `step`. Later estimates exclude the first piece, because it also computes
     results that the others share.
     """
 
@@ -75,7 +77,7 @@ class Pace:
         self._done, self._start, self._checked = 0, time.process_time(), False
 
     def step(self) -> None:
-        """Count a piece: at the start of each, or at the end of each."""
+        """Count a piece; call it either at the start of each piece or at the end of each."""
         self._done += 1
         if self._done == 1:
             self._start = time.process_time()

@@ -57,8 +57,8 @@ else:
 
 
 def _adds_nothing(kind: type) -> bool:
-    """Whether its only base is a frozen dataclass with all of its fields, so that it can be built in the same
-    way.
+    """Whether its only base is a frozen dataclass that has all of its fields, so that both can be built in
+    the same way.
     """
     (base, *others), own = kind.__bases__, vars(kind)
     return (
@@ -169,8 +169,8 @@ def _compiled(kind: Any, fields: Sequence[dataclasses.Field[Any]]) -> Any:
 
 
 def _refusals(kind: Any, fields: frozenset[str]) -> tuple[Callable[..., None], Callable[..., None]]:
-    """Methods that refuse assignment and deletion for this exact class or these fields, and call the base
-    otherwise.
+    """Methods that refuse assignment and deletion for exactly this class or for these fields, and otherwise
+    call the base.
     """
 
     def refuse(name: str, what: str) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Output formats of results: exporters, registered by the class that they show.
+"""Output formats of results: each exporter is registered for the class that it shows.
 
 >>> class Greeting(Displayable):
 ...     name = "world"
@@ -76,13 +76,13 @@ def export(thing: object, format: str, **options: Any) -> str | bytes:
 
 
 def has_format(format: str, of: type, *, picture: bool = False) -> bool:
-    """Whether a class has a format. Plugins are searched only if llmir has no such format."""
+    """Whether a class has a format. Plugins are searched only if llmir itself has no such format."""
     return bool(_matching(of, lambda e: e.format == format and e.picture == picture))
 
 
 def format_of(suffix: str, of: type, *, picture: bool = False, form: str | None = None) -> str | None:
-    """The format for a file suffix; `form` chooses among several. Plugins are searched only if llmir has
-    none.
+    """The format for a file suffix; if there are several, `form` selects one. Plugins are searched only if
+    llmir itself has none.
     """
     found = _matching(of, lambda e: suffix in e.suffixes and e.picture == picture)
     several = [e.format for e in found]
@@ -104,13 +104,13 @@ def _of(of: type, picture: bool) -> list[Exporter]:
 
 
 def _matching(of: type, fits: Callable[[Exporter], bool]) -> list[Exporter]:
-    """The matching exporters, the most specific first; a full page precedes the notebook form."""
+    """The exporters that match, the most specific first; a full page comes before the notebook form."""
     found = EXPORTERS.matching(lambda e: issubclass(of, e.of) and fits(e))
     return sorted(found, key=lambda e: (-len(e.of.__mro__), e.format == "html"))
 
 
 class Displayable:
-    """Prints as `prints`, one of its formats, and shows in notebooks as its HTML."""
+    """An object that prints in one of its formats (`prints`) and shows its HTML in notebooks."""
 
     __slots__ = ()
 
@@ -134,17 +134,17 @@ class Result(Displayable, ABC):
 
 
 class Pairs(Result):
-    """A result that consists of a few labels and values."""
+    """A result that consists of a few labels with values."""
 
     __slots__ = ()
 
     @abstractmethod
     def pairs(self) -> list[tuple[str, str]]:
-        """Label and words of each line."""
+        """The label and the text of each line."""
 
 
 class Page(str):
-    """A whole HTML page; a notebook shows it in a frame that may only run its scripts.
+    """A whole HTML page; a notebook shows it in a frame in which only its own scripts may run.
 
     >>> Page("<!doctype html><p>a & b")
     <Page of 23 bytes>

@@ -9,9 +9,11 @@ from contextlib import contextmanager
 
 @contextmanager
 def pause_gc() -> Iterator[None]:
-    """Pause Python's cyclic garbage collector inside the block; the collector took a fifth of a search.
+    """Pause Python's cyclic garbage collector inside the block; the collector took a fifth of the time of a
+    search.
 
-    Reference counting still frees objects. Only cycles remain until the end.
+    Reference counting still frees objects. Only objects that refer to each other in cycles stay in memory
+    until the end of the block.
 
     >>> with pause_gc():
     ...     print(gc.isenabled())

@@ -38,8 +38,8 @@ def split_format(name: str) -> tuple[str, str]:
 
 
 class CheckpointPlace(NamedTuple):
-    """The place of a weight in a checkpoint: a tensor, and a `piece` of it unless the weight is the whole
-    tensor.
+    """The place of a weight in a checkpoint: a tensor, and `piece`, its index in the tensor, unless the
+    weight is the whole tensor.
 
     The tensor consists of `blocks` equal blocks of rows, and each block contains the pieces one below
     another. `turned` means stored as [in, out]. `flat` means that one matrix stores the matrices of all
@@ -74,12 +74,13 @@ _LAYER = re.compile(r"\{layer(?::([\d.]+))?\}")
 
 
 def is_layered(param: str) -> bool:
-    """Whether the name represents one tensor per layer."""
+    """Whether the name stands for one tensor per layer."""
     return "{layer" in param
 
 
 def layer_name(param: str, layer: int | str) -> str:
-    """The name of that layer's tensor: with its number, or its place in the list that the name has.
+    """The name of a layer's tensor, with the layer's number, or with its position in the list that the name
+    contains.
 
     >>> layer_name("h.{layer}.weight", 12), layer_name("shared.adapters.{layer:6.12.18}.weight", 12)
     ('h.12.weight', 'shared.adapters.1.weight')
@@ -106,7 +107,7 @@ def suggest(name: str, known: Iterable[str], *, limit: int = 3) -> str:
 
 
 def unknown(what: str, name: str, known: Iterable[str], where: str = "") -> str:
-    """The error for a name that is not `known`: near names first, then all of them.
+    """The error for a name that is not in `known`: similar names come first, then all names.
 
     `where` is a command that prints the list, if the list is long.
 

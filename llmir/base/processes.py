@@ -1,4 +1,4 @@
-"""Processes that end when they should: workers with their parent, commands on SIGTERM."""
+"""Processes that end when they should: workers end with their parent, and commands end on SIGTERM."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TERMINATED = 143  # the exit code, 128 + SIGTERM
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, raised in the main thread, so that a command cleans up as for Ctrl+C."""
+    """SIGTERM, raised in the main thread as an exception, so that a command cleans up as after Ctrl+C."""
 
 
 def catch_termination() -> None:
@@ -25,7 +25,9 @@ def catch_termination() -> None:
 
 
 def start_worker() -> None:
-    """Prepare a child process: it leaves Ctrl+C to its parent, and ends when its parent does."""
+    """Prepare a child process: it ignores Ctrl+C, which its parent handles, and it ends when its parent
+    ends.
+    """
     import multiprocessing
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -35,7 +37,7 @@ def start_worker() -> None:
 
 
 def _end_after(sentinel: int) -> None:
-    """End this process when its parent ends in any way, which closes the parent's pipe."""
+    """End this process when its parent ends for any reason; then the parent's pipe is closed."""
     from multiprocessing import connection
 
     connection.wait([sentinel])

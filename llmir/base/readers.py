@@ -55,14 +55,14 @@ def read_bytes(path: str | os.PathLike[str], budget: Budget) -> bytes:
     except (OSError, ValueError, RuntimeError) as error:  # a name with a NUL, an unknown ~user
         raise UnreadableError(f"cannot be read ({getattr(error, 'strerror', None) or error})") from None
     if len(data) > budget.bytes:
-        raise UnreadableError(f"too large, of more than {budget.bytes:,} bytes")
+        raise UnreadableError(f"too large: more than {budget.bytes:,} bytes")
     return bytes(data)
 
 
 def decode_text(data: bytes, budget: Budget) -> str:
     """Decode bytes as UTF-8; UnreadableError for invalid bytes, an exceeded budget, or a long number."""
     if len(data) > budget.bytes:
-        raise UnreadableError(f"too large, of more than {budget.bytes:,} bytes")
+        raise UnreadableError(f"too large: more than {budget.bytes:,} bytes")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -81,8 +81,8 @@ def check_digits(text: str, most: int) -> None:
 
 
 def expression(text: str) -> ast.expr:
-    """The tree of a Python expression, which is not executed; `SyntaxError` also in cases in which Python
-    only warns.
+    """The syntax tree of a Python expression, which is not executed; `SyntaxError` also where Python would
+    only warn.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # report warnings such as for `1and` as errors instead of on stderr
@@ -99,7 +99,7 @@ _TEXT = f"{_TAG}str"
 
 
 def load_yaml(data: bytes, budget: Budget = BUDGET) -> Any:
-    """Parse YAML; None for an empty text. UnreadableError names the wrong line.
+    """Parse YAML; None for an empty text. UnreadableError names the line with the error.
 
     >>> load_yaml(b"a: &x {b: 1.5}\\nc: [*x, yes]")
     {'a': {'b': 1.5}, 'c': [{'b': 1.5}, True]}
@@ -125,7 +125,9 @@ def _broken(at: Any, problem: object) -> UnreadableError:
 
 @dataclass
 class _Open:
-    """A list or mapping that has not ended: its pending key, and how large and deep it is so far."""
+    """A list or mapping that has not ended: the key that waits for its value, and its size and depth so
+    far.
+    """
 
     value: Any
     anchor: str | None
@@ -237,7 +239,7 @@ def _key(value: Any, taken: dict[Any, Any], at: Any) -> Any:
 
 
 def _merged(value: Any, at: Any) -> list[dict[Any, Any]]:
-    """The mappings that `<<` merges under a mapping; the first one takes precedence."""
+    """The mappings that `<<` merges into a mapping; the first one takes precedence."""
     found = value if isinstance(value, list) else [value]
     if not all(isinstance(under, dict) for under in found):
         raise _broken(at, f"<< takes mappings, got a {_kind(value)}")
@@ -267,6 +269,8 @@ def _scalar(event: Any, at: Any, digits: int, *, key: bool) -> Any:
         _check_tag(tag, "str", at)
     if len(value) > digits:
         raise _broken(at, f"a number of more than {digits} digits")
+    if what == "int" and value.isdecimal() and value.isascii() and value[0] != "0":
+        return int(value)  # most numbers; PyYAML's constructor takes ten times as long
     constructor, node = _rules()
     try:
         return constructor.construct_object(node(tag, value, event.start_mark, event.end_mark))
@@ -276,11 +280,18 @@ def _scalar(event: Any, at: Any, digits: int, *, key: bool) -> Any:
 
 def _meant(value: str) -> str:
     """The tag of an unquoted scalar."""
+    for tag, pattern in _resolvers().get(value[:1], ()):
+        if pattern.match(value):
+            return str(tag)
+    return _TEXT
+
+
+@cache
+def _resolvers() -> Any:
+    """PyYAML's tags of unquoted scalars and their patterns, by the first character."""
     from yaml.resolver import Resolver
 
-    rules = Resolver.yaml_implicit_resolvers
-    found = (tag for tag, pattern in rules.get(value[:1], ()) if pattern.match(value))
-    return str(next(found, _TEXT))
+    return Resolver.yaml_implicit_resolvers
 
 
 @cache
@@ -313,7 +324,7 @@ def table(path: Path, more: str = "") -> Iterator[csv.DictReader[str]]:
             reader = csv.DictReader(_lines(file), restkey=more)
             header = reader.fieldnames or []
             if len(header) > COLUMNS:
-                raise UnreadableError(f"{len(header):,} columns, {COLUMNS:,} are the most")
+                raise UnreadableError(f"{len(header):,} columns; the limit is {COLUMNS:,}")
             if not any(header):
                 raise UnreadableError("the file is empty")
             yield reader
@@ -357,7 +368,7 @@ _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
 def load_json(data: bytes, budget: Budget) -> Any:
-    """Parse JSON; UnreadableError names the wrong place."""
+    """Parse JSON; UnreadableError names the place of the error."""
     text = decode_text(data, budget)
     if not text.strip():
         raise UnreadableError("the file is empty")
@@ -376,12 +387,14 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     for name, value in pairs:
         if found.setdefault(name, value) != value:
             both = (plain(json.dumps(x), 60) for x in (name, found[name], value))
-            raise UnreadableError("{} is there twice, as {} and {}".format(*both))
+            raise UnreadableError("{} occurs twice, as {} and {}".format(*both))
     return found
 
 
 def _check(data: bytes, budget: Budget) -> None:
-    """Check the number of values and the nesting before anything is built; string contents do not count."""
+    """Check the number of values and the nesting before any value is built; the contents of strings do not
+    count.
+    """
     if data.count(b'"') > 2 * budget.nodes + 2:  # each string is a value, or names one
         raise UnreadableError(f"more than {budget.nodes:,} values")
     bare = _STRING.sub(b"", data.replace(rb"\\", b"").replace(rb"\"", b""))

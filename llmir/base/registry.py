@@ -36,7 +36,7 @@ KINDS: dict[str, Kind[Any]] = {}
 
 
 class Kind(MutableMapping[str, T]):
-    """The definitions of one kind, by name; iteration imports all of them.
+    """The definitions of one kind, by name; iterating over them imports all of them.
 
     `what` is the noun for one definition in messages. `homes` are the packages or modules with llmir's own
     definitions. `index` is an optional generated module with `MODULES`, a map from names to modules.
@@ -80,7 +80,7 @@ class Kind(MutableMapping[str, T]):
         return found
 
     def _places(self, name: str = "") -> Iterator[None]:
-        """Pause after the import of each place that may define a name: the index, the homes, plugins."""
+        """Yield after the import of each place that may define a name: the index, the homes, and plugins."""
         yield
         if not self._read:
             if self.index and (module := importlib.import_module(self.index).MODULES.get(name)):
@@ -192,12 +192,12 @@ def load_plugin(plugin: str | os.PathLike[str]) -> ModuleType:
     name = os.fspath(plugin) if isinstance(plugin, str | os.PathLike) else None
     if not isinstance(name, str) or not name or "\0" in name:
         got = f"a {type(plugin).__name__}" if name is None else plain(str(name))
-        raise PluginError(f"a plugin is the name of a module, or a file .py; got {got!r}")
+        raise PluginError(f"a plugin must be the name of a module or a .py file, got {got!r}")
     shown = plain(name)
     if name.endswith(".py") or os.sep in name:
         path = os.path.realpath(os.path.expanduser(name))
         if not os.path.isfile(path) or not path.endswith(".py"):
-            raise PluginError(f"plugin {shown}: there is no such file .py")
+            raise PluginError(f"plugin {shown}: no such .py file")
         return _guarded(shown, path, lambda: _import_file(path))
     return _load_module(shown, name)
 
@@ -231,14 +231,14 @@ def _guarded(name: str, module: str, bring: Callable[[], ModuleType]) -> ModuleT
     except ModuleNotFoundError as error:
         if error.name != module:
             raise PluginError(f"plugin {name}: module {error.name!r} is not installed") from error
-        raise PluginError(f"plugin {name}: there is no such module; a file's name ends in .py") from None
+        raise PluginError(f"plugin {name}: no such module; the name of a file must end in .py") from None
     except (Exception, SystemExit) as error:  # the code of a plugin may raise anything
         raise PluginError(f"plugin {name}: {_error_text(error, module)}") from error
     return _loaded[module]
 
 
 def _import_file(path: str) -> ModuleType:
-    """Import a file as a module named by its path, which no other module uses."""
+    """Import a file as a module whose name contains its path, so that no other module has this name."""
     from importlib.util import module_from_spec, spec_from_file_location
 
     spec = spec_from_file_location(path, path)
@@ -284,7 +284,7 @@ def installed_plugins() -> dict[str, str]:
 
 
 def blame(error: BaseException) -> str | None:
-    """The plugin that an error comes from, with its message; None if no plugin was running."""
+    """The plugin in which an error was raised, with its message; None if no plugin was running."""
     trace, found = error.__traceback__, None
     while trace:
         module = str(trace.tb_frame.f_globals.get("__name__"))

@@ -19,19 +19,19 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class FrozenDict(dict[K, V]):
-    """A read-only dictionary, hashable if its values are; `dict(x)` is an editable copy.
+    """A read-only dictionary, hashable if its values are; `dict(x)` gives an editable copy.
 
     >>> rates = FrozenDict(bf16=1.0)
     >>> rates["bf16"] = 2.0
     Traceback (most recent call last):
     ...
-    TypeError: a FrozenDict is read-only; dict(...) of it is a copy that is not
+    TypeError: a FrozenDict is read-only; dict(...) makes a copy that can be edited
     """
 
     __slots__ = ()
 
     def _refuse(self, *arguments: object, **named: object) -> NoReturn:
-        raise TypeError(f"a {type(self).__name__} is read-only; dict(...) of it is a copy that is not")
+        raise TypeError(f"a {type(self).__name__} is read-only; dict(...) makes a copy that can be edited")
 
     __setitem__ = __delitem__ = __ior__ = _refuse
     clear = pop = popitem = setdefault = update = _refuse
@@ -50,7 +50,8 @@ class FrozenDict(dict[K, V]):
 
 
 class Immutable:
-    """Attributes cannot be assigned after construction; `__init__` puts attributes into `vars(self)`.
+    """An object whose attributes cannot be assigned after construction; `__init__` puts attributes into
+    `vars(self)`.
 
     A copy of it is itself.
     """
@@ -130,7 +131,7 @@ _FROZEN_TYPES = frozenset((str, int, float, bool, type(None), FrozenDict))
 
 
 def seal(value: Any, inside: Callable[[Any], Any] | None = None) -> Any:
-    """Make values that llmir owns read-only in place, without copies of arrays."""
+    """Make values that llmir owns read-only in place, without copying arrays."""
     # Most values have a type of the first set, and an `isinstance` test for mappings is the slowest step. The
     # second
     # test covers mappings that read their values from files on access.

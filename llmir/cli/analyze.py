@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     Requests,
     "max_tpot",
     type=Milliseconds(),
-    help="Exit with code 1 if mean TPOT is longer; with --concurrency, also print the most users within it.",
+    help="Exit with code 1 if mean TPOT is longer; with --concurrency, also print the largest "
+    "number of users within the limit.",
 )
 @options.form("table", "json", "csv", "md", "html")
 @options.output("File to write; its suffix sets the format: .txt, .json, .csv, .md or .html.")
@@ -78,27 +79,30 @@ def analyze(**given: Any) -> int:
             raise InputError(f"--{name}: {program.name} processes images and generates no tokens")
     job = inputs.workload(program, given)
     if given["require_fit"] and given["concurrency"] is not None and not job.max_batch:
-        line("violated", f"--require-fit: not even one request of {program.name} fits")
+        line("limit not met", f"--require-fit: not even one request of {program.name} fits")
         return 1
     output.result(job, form, given["output_file"])
     output.note(*job.notes)
     broken = _broken(job, given["max_ttft"], given["max_tpot"], require_fit=given["require_fit"])
     for message in broken:
-        line("violated", message)
+        line("limit not met", message)
     return 1 if broken else 0
 
 
 def _broken(job: Workload, ttft_ms: float | None, tpot_ms: float | None, *, require_fit: bool) -> list[str]:
-    """The user's limits that the workload exceeds, or its closed loop if there is one."""
+    """The user's limits that the workload exceeds; if there is a closed loop, the limits that the loop
+    exceeds.
+    """
     from llmir.backends.export import units, wording
     from llmir.backends.request.closed_loop import ClosedLoopWorkload
 
     found, of = [], job.loop if isinstance(job, ClosedLoopWorkload) else job
     for name, seconds, limit in (("ttft", of.ttft_s, ttft_ms), ("tpot", of.tpot_s, tpot_ms)):
         if limit is not None and seconds is not None and seconds * 1e3 > limit:
-            found.append(f"--max-{name} {limit:g} ms: it takes {units.time(seconds)}")
+            said = "TTFT" if name == "ttft" else "mean TPOT"
+            found.append(f"--max-{name} {limit:g} ms: {said} is {units.time(seconds)}")
     if require_fit and not job.fits:
         peak, capacity = job.peak_bytes(job.batch), job.capacity_bytes
-        sizes = f"the peak is {units.bytes(peak)}, {units.bytes(capacity)} may be used"
+        sizes = f"peak memory is {units.bytes(peak)}, and {units.bytes(capacity)} may be used"
         found.append(f"--require-fit: {wording.too_many(job) or sizes}")
     return found

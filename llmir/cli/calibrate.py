@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def show(found: RefitResult, form: str) -> None:
-    """Rows of kernels, and of the hosts that were fitted with them or alone."""
+    """Rows of kernels, and rows of engine CPU time, which is fitted with them or alone."""
     from llmir.backends.silicon.calibrate import refit
 
     kernels, hosts = found.kernels, found.hosts
@@ -34,10 +34,12 @@ def show(found: RefitResult, form: str) -> None:
 @click.option(
     "--device",
     metavar="NAME|FILE",
-    help="Only the rows of this device; with --run, the device of this machine.",
+    help="Fit only the rows of this device; with --run, the name of this machine's device.",
 )
-@options.take(Estimation, "engine", metavar="NAME", help="Only the rows of this engine, such as vllm.")
-@click.option("--family", metavar="NAME", help="Only this kernel family, or kind of table such as gemm.")
+@options.take(Estimation, "engine", metavar="NAME", help="Fit only the rows of this engine, such as vllm.")
+@click.option(
+    "--family", metavar="NAME", help="Fit only this kernel family, or this kind of table, such as gemm."
+)
 @click.option("--host", is_flag=True, help="Fit the CPU time of engines, from e2e.csv.")
 @options.form("table", "json", "csv", "md", "html")
 @options.output(
@@ -75,7 +77,7 @@ def calibrate(
         if wrong := next((name for name, value in given.items() if value), None):
             raise InputError(f"--run: measures all kernels of eager PyTorch; leave {wrong} out")
         if output_file is None:
-            raise InputError("--run: -o must name the folder that the measured times go to")
+            raise InputError("--run: requires -o with the folder for the measured times")
         with bar() as progress:
             about: dict[str, Any] = {"hw": device, "seconds": seconds, "quick": quick, "progress": progress}
             found = measure.measure(output_file, tell=output.note, **about)

@@ -24,22 +24,28 @@ _OF_INDEX = ("model", "index", "lenient", "form", "output_file")
 )
 @options.parallel
 @options.lowering
-@options.take(Requests, "batch", default=None, help="Sequences of the step, to compare ranks.", shown="dp")
-@options.take(Requests, "prompt", help="Tokens of each sequence, to compare ranks.", shown="tp")
+@options.take(
+    Requests,
+    "batch",
+    default=None,
+    help="Number of sequences of the step in which ranks are compared.",
+    shown="dp",
+)
+@options.take(Requests, "prompt", help="Tokens of each sequence of this step.", shown="tp")
 @options.form("table", "json", "html")
 @options.output("Write a file; .txt, .json or .html selects the format.")
 def check(**given: Any) -> int:
     """Compare the model's weights with a checkpoint's: names, shapes, dtypes, bytes.
 
     Only headers are read. An index contains names and totals; a .safetensors header also contains shapes.
-    Exit code 0 means that all agree, 1 that they do not. A tied lm_head may be stored or omitted. Rotary
-    tables and the vision and audio parts of a multimodal checkpoint are ignored; a total is then a lower
-    bound.
+    Exit code 0 means that all agree, and 1 that something differs. A tied lm_head may be stored or omitted.
+    Rotary tables and the vision and audio parts of a multimodal checkpoint are ignored; a total in the index
+    is then only a lower bound.
 
-    With --tp and other ranks instead: check that all ranks together store and compute what one device does.
-    Replicated weights, caches and products are listed with their number of copies. Uneven pieces (sizes do
-    not divide, or pieces have separate scales) are summed. Exit code 0 means that the sums agree, 1 that they
-    do not.
+    With --tp or other ranks, the command instead checks that all ranks together store and compute what one
+    device does. Replicated weights, caches and products are listed with their number of copies. If sizes do
+    not divide evenly, or pieces have separate scales, the differences are listed as a sum. Exit code 0 means
+    that the sums agree, and 1 that they differ.
 
     \b
     llmir check llama3.1-8b --index Llama-3.1-8B/model.safetensors.index.json

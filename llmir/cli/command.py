@@ -12,14 +12,15 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
 import click
+from click.core import ParameterSource
 
-from llmir.base.errors import InputError, LlmirError
+from llmir.base.errors import InputError, LlmirError, PassError
 from llmir.base.processes import TERMINATED, Terminated
 from llmir.base.registry import Kind, blame, load_plugin
 
@@ -80,13 +81,19 @@ class Command(click.Command):
         try:
             check_outputs(ctx.params, self.params)
             return super().invoke(ctx)
-        except InputError as error:
-            error.args = (as_options(str(error), self.params), *error.args[1:])
+        except (InputError, PassError) as error:
+            typed = {
+                name for name in ctx.params if ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE
+            }
+            message = of_command(str(error), self.params, typed)
+            if isinstance(error, InputError) or message != str(error):
+                message = as_options(message, self.params)
+            error.args = (message, *error.args[1:])
             raise
 
 
 def check_outputs(given: Mapping[str, Any], params: Iterable[click.Parameter]) -> None:
-    """`InputError` if a file that a command writes is one that it reads."""
+    """`InputError` if a command would overwrite a file that it reads."""
     outputs = {str(p.name): max(p.opts, key=len) for p in params if p.name in OUTPUTS}
     written = {
         option: path for name, option in outputs.items() if isinstance(path := given.get(name), (str, Path))
@@ -99,11 +106,11 @@ def check_outputs(given: Mapping[str, Any], params: Iterable[click.Parameter]) -
             from llmir.base.names import plain
 
             shown = f"{option} {plain(str(path))}"
-            raise InputError(f"{shown}: is an input of this command, it is not overwritten")
+            raise InputError(f"{shown}: is an input of this command, and is not overwritten")
 
 
 def _files(value: object) -> Iterator[str]:
-    """The files that an argument names: by itself, in a list, in `NAME=FILE`, or as a model's folder."""
+    """The files that an argument names: directly, in a list, in `NAME=FILE`, or as the folder of a model."""
     if isinstance(value, (list, tuple)):
         for each in value:
             yield from _files(each)
@@ -116,13 +123,41 @@ def _files(value: object) -> Iterator[str]:
                 yield from (os.path.join(path, name) for name in FOLDER_INPUTS)
 
 
+# Options of passes whose command-line option has another name.
+PASS_OPTIONS = {
+    ("shard", "redundant"): "redundant_experts",
+    ("dispatch", "by"): "dispatch",
+    ("prune-tokens", "layers"): "layer_tokens",
+}
+
+
+def of_command(message: str, params: Iterable[click.Parameter], typed: Container[str]) -> str:
+    """Replace a pass or an API function at the start of a message by what the user typed.
+
+    `shard: tp 3: …` becomes `--tp 3: …` if the user typed --tp, and `simulate: requires …` becomes
+    `serve-sim requires …`. An error of a pass that the user wrote in a pipeline stays.
+    """
+    message = re.sub(r"^simulate: (?=requires )", "serve-sim ", message)
+    found = re.match(r"((?:.* refused: )?)([a-z-]+): ([a-z]+)(?: |(?=:))", message)
+    if not found:
+        return message
+    name = PASS_OPTIONS.get((found[2], found[3]), found[3])
+    options = {str(p.name): max(p.opts, key=len) for p in params if isinstance(p, click.Option)}
+    if name not in typed or name not in options:
+        return message
+    rest = message[found.end() :]
+    flag = any(p.name == name and p.is_flag for p in params if isinstance(p, click.Option))
+    rest = rest.removeprefix("1") if flag else rest
+    return f"{found[1]}{options[name]}{'' if rest.startswith(':') else ' '}{rest}"
+
+
 def as_options(message: str, params: Iterable[click.Parameter]) -> str:
     """Rewrite a message of the API for the command line: `think_s: …, requires turns` names --think and
     --turns.
 
-    A word is an option's name at the beginning, after "requires", "say", "use" or "leave out", before "out",
-    after "one of", or if it contains `_`, which no English word does. An argument with a unit belongs to the
-    option without the unit, except if only the unit adds the `_`: `cancel_s` is a column of a trace.
+    A word is an option's name at the beginning; after "requires", "say", "use" or "leave out"; before "out";
+    after "one of"; or if it contains `_`, which no English word does. An argument with a unit belongs to the
+    option without the unit, unless only the unit adds the `_`: `cancel_s` is a column of a trace.
     """
     known = {str(p.name): max(p.opts, key=len) for p in params if isinstance(p, click.Option)}
     of = {f"{name}{unit}": name for name in known for unit in ("", "_s", "_bytes")}
@@ -133,7 +168,7 @@ def as_options(message: str, params: Iterable[click.Parameter]) -> str:
         return message
     places = (
         rf"^({names})(?=: )",
-        rf"(?<=\b(?:say|use) )({names})(?= (?:too|instead)\b)",
+        *(rf"(?<=\b{verb} )({names})(?=,? (?:too|instead)\b)" for verb in ("say", "set", "use")),
         rf"(?<=\brequires )({names})(?=$|[,;]| and )",
         rf"(?<=\bleave out )({names})\b",
         rf"(?<=\bleave )({names})(?= out\b)",
@@ -141,7 +176,7 @@ def as_options(message: str, params: Iterable[click.Parameter]) -> str:
     )
     for place in places:
         message = re.sub(place, lambda found: known[found[1]], message)
-    several = rf"(?<=\bone of )(?:{names})(?:(?:, | and )(?:{names}))+\b"
+    several = rf"(?<=\bone of )(?:{names})(?:(?:, | and | or )(?:{names}))+\b"
     return re.sub(several, lambda found: re.sub(rf"\b({names})\b", lambda n: known[n[1]], found[0]), message)
 
 
@@ -220,7 +255,7 @@ def echo(text: str | bytes, **how: Any) -> None:
 
 
 def drop(stream: TextIO) -> None:
-    """Discard output that a closed stream cannot take, so that Python does not complain at exit."""
+    """Discard output that a closed stream cannot take, so that Python does not report an error at exit."""
     try:
         stream.flush()
     except OSError:
@@ -244,7 +279,7 @@ def _error_text(error: BaseException) -> tuple[str, int]:
 
 
 def _machine_error(error: BaseException) -> str | None:
-    """The message of an error of the machine, such as a full disk; None for other errors."""
+    """The message for an error of the machine, such as a full disk; None for other errors."""
     match error:
         case OSError():
             return f"{error.filename or ''}: {error.strerror or error}".removeprefix(": ")

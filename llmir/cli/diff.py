@@ -1,4 +1,4 @@
-"""`llmir diff`: the changes by a pipeline, a pass, another model or another device."""
+"""`llmir diff`: what changes with another pipeline, pass, model or device."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def diff(**given: Any) -> None:
     (an .ir file runs none). If two engines have different passes, both sides run the default pipeline. With
     --engine-after each side runs its own passes, kernels and engine CPU model. A fused op is shown with the
     ops that it replaced. Options such as --weights and --tp apply to both sides; for one side, add a pass to
-    --after or --before, such as shard{tp=8}. Both sides use the same cost model, named in the first line:
-    measured kernels of one engine, or the roofline.
+    --after or --before, such as shard{tp=8}. Both sides use the same kind of cost model, which the first line
+    names: measured kernels of one engine, or the roofline.
 
     \b
     llmir diff llama3.1-8b --batch 8
@@ -61,7 +61,7 @@ def diff(**given: Any) -> None:
 
 
 def notes(found: StepDiff | WorkloadDiff) -> list[str]:
-    """The notes of both sides, without the one on passes, which the head names."""
+    """The notes of both sides, except the note on passes, because the heading names the passes."""
     from llmir.backends.step.facts import UNLOWERED
 
     return [note for side in (found.before, found.after) for note in side.notes if note != UNLOWERED]
@@ -121,7 +121,8 @@ def _pipelines(given: dict[str, Any], models: tuple[str, str]) -> Iterable[Seque
         return [before or ""], [engines[1] if after is None else after]
     if two or before is not None or after is not None:
         raise click.UsageError(
-            "--pass: says both sides already, with --before, --after, MODEL2, --hw-after or --engine-after"
+            "--pass: already defines both sides, so it excludes --before, --after, MODEL2, "
+            "--hw-after or --engine-after"
         )
     return around(given["step"], engines[0])
 

@@ -25,7 +25,7 @@ Finding = tuple[str, str, str]  # status (ok, missing or BROKEN), subject, resul
 
 @command("doctor", "Check the installation.")
 def doctor() -> int:
-    """Check the installation and its results; exit code 1 means that a required part is broken.
+    """Check the installation and its results; exit code 1 means that a required part does not work.
 
     \b
     llmir doctor
@@ -71,7 +71,7 @@ def _dot() -> Finding:
 
 
 def _plugins() -> list[Finding]:
-    """Installed plugins; a broken one is not needed."""
+    """Installed plugins; it is no failure if one is broken."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PluginWarning)  # the table shows it
         known = registry.installed_plugins()
@@ -79,7 +79,7 @@ def _plugins() -> list[Finding]:
 
 
 def _checked(check: Callable[[], Finding]) -> Finding:
-    """Run a check; an exception becomes its finding."""
+    """Run a check; if it raises an exception, the exception is its result."""
     try:
         return check()
     except Exception as error:  # a broken installation may raise anything

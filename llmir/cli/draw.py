@@ -46,7 +46,7 @@ def draw(**given: Any) -> None:
 
     target = given["output_file"]
     if target == "-":
-        raise click.UsageError("-o -: a picture goes to a file, such as llama.svg")
+        raise click.UsageError("-o -: a picture must be written to a file, such as llama.svg")
     if target is not None:
         output.choose(target, None, Workload, picture=True)
     if given["phase"] == "decode" and given["generate"] == 1:
@@ -78,7 +78,7 @@ def _compared(given: dict[str, Any]) -> tuple[Any, str, tuple[str, ...]]:
 
 
 def _refused(given: dict[str, Any]) -> None:
-    """`UsageError` for options that cannot act: on one side, or on two."""
+    """`UsageError` for options that have no effect on a picture of one side, or of two sides."""
     names = {"other": "MODEL2", "step": "--pass", "pipeline": "--pipeline", "mla": "--mla"}
     names |= {n: f"--{n.replace('_', '-')}" for n in ("before", "after", "hw_after", "engine_after", "level")}
     if not given["diff"]:

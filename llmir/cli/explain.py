@@ -24,7 +24,7 @@ MEMORY = "memory"
     "phase",
     choices=("encode", "prefill", "decode", "draft"),
     default=None,
-    help="The step; decode is the last decode step.",
+    help="Step that contains the op; decode is the last decode step.",
     shown="prefill",
 )
 @options.workload
@@ -79,12 +79,12 @@ def _check(ctx: click.Context, idle: tuple[str, ...], op: str) -> None:
     """Raise InputError for options that have no effect on the explanation."""
     for name in idle:
         if ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE:
-            says = "of a step, and memory is of all" if op == MEMORY else "of memory, which no op depends on"
-            raise InputError(f"--{name.replace('_', '-')}: is {says}; leave it out")
+            says = "a step, not to memory" if op == MEMORY else "memory, which no op depends on"
+            raise InputError(f"--{name.replace('_', '-')}: applies only to {says}; leave it out")
 
 
 def _hint(given: dict[str, Any]) -> str:
-    """A hint for an op that the passes have fused into another."""
+    """A hint for an op that the passes have fused into another op."""
     from llmir.backends.compare.explain import find_op
 
     try:

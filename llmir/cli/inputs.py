@@ -23,7 +23,7 @@ Kind = TypeVar("Kind", bound=Record)
 
 
 def read(model: str, logits: str | None = None, *, lenient: bool = False, draft: bool = False) -> Program:
-    """The program of a model's name or config, or of an `.ir` file (`-` is stdin)."""
+    """The program for a model's name or config, or the program in an `.ir` file (`-` is stdin)."""
     from llmir.api import load
 
     if logits and is_ir(model):
@@ -79,7 +79,7 @@ def default_passes(given: Mapping[str, Any]) -> str:
 def passes(
     model: str, attention: str, pipeline: str | None, mla: str | None = None, default: str = ""
 ) -> str:
-    """The pipeline of the options, otherwise `default`; IR is used unchanged."""
+    """The pipeline that the options state, or else `default`; IR is used unchanged."""
     from llmir.ir.core.tensor import split_commas
 
     if pipeline is not None:
@@ -111,7 +111,9 @@ def lower(given: Mapping[str, Any]) -> Program:
 
 
 def _requested_pipeline(program: Program, given: Mapping[str, Any]) -> str:
-    """The pipeline of the options; InputError for a form of attention that the model does not support."""
+    """The pipeline that the options state; InputError for a form of attention that the model does not
+    support.
+    """
     from llmir.api.load import run
 
     mla = given["mla"]
@@ -137,8 +139,8 @@ def before_and_after(given: Mapping[str, Any]) -> tuple[Program, Program]:
 
 
 def around(given: Mapping[str, Any], *pipeline: Step) -> list[Step]:
-    """Surround a pipeline with the passes of the options: dtypes and stages before, ranks and collectives
-    after.
+    """Add the passes of the options to a pipeline: dtypes and stages before it, ranks and collectives after
+    it.
     """
     return deployment(given).around(*pipeline, model=cost_model(given), prompts=_prompts(given))
 
@@ -171,13 +173,14 @@ def _prompts(given: Mapping[str, Any]) -> list[Pass]:
 def hardware(given: Mapping[str, Any], *programs: Program) -> str | Device:
     """The device of `--hw` or `--cluster`, with nodes that `--network` connects.
 
-    InputError for both options, or a network that no program needs; HardwareError for an unknown cluster.
+    InputError if both options are given, or if no program needs the network; HardwareError for an unknown
+    cluster.
     """
     from llmir.hw import library
 
     name, cluster, network = given["hw"], given["cluster"], given["network"]
     if cluster is not None and name is not None:
-        raise InputError(f"--cluster {cluster}: names the device too; leave out --hw {name}")
+        raise InputError(f"--cluster {cluster}: already selects the device; leave out --hw {name}")
     found = ("h100-sxm" if name is None else str(name)) if cluster is None else library.cluster(str(cluster))
     return found if network is None else join_nodes(found, str(network), *programs)
 
@@ -212,7 +215,7 @@ def join_nodes(device: str | Device, network: str, *programs: Program) -> Device
     most = max(program.devices for program in programs)
     if found.node and most <= found.node.devices:
         node = f"one node of {found.node.devices} devices holds all {most} ranks"
-        raise InputError(f"--network {network}: {node}; --tp, --pp and --dp say how many there are")
+        raise InputError(f"--network {network}: {node}; --tp, --pp and --dp set the number of ranks")
     return found
 
 
@@ -263,7 +266,9 @@ def check_drafts(given: Mapping[str, Any]) -> None:
             "--draft-tokens: requires --acceptance, the probability that a draft token is accepted"
         )
     if given.get("draft") and said["draft_model"]:
-        raise InputError(f"--draft-model {said['draft_model']}: --draft has the model's own layer draft")
+        raise InputError(
+            f"--draft-model {said['draft_model']}: --draft already selects the model's own layer"
+        )
 
 
 def drafts(given: Mapping[str, Any]) -> Drafts | None:
@@ -278,7 +283,7 @@ def drafts(given: Mapping[str, Any]) -> Drafts | None:
 
 
 def taken(record: type[Kind], given: Mapping[str, Any]) -> Kind:
-    """Fill a record from the options; options that the command lacks have their defaults."""
+    """Fill a record from the options of a command; for options that the command lacks, the defaults apply."""
     return record(**{each.name: given[each.key] for each in options(record) if each.key in given})
 
 

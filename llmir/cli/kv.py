@@ -13,7 +13,7 @@ from . import inputs, options, output
 from .command import command
 from .options import Count
 
-# Options of programs that change steps, but neither the caches nor their transfer time.
+# Options that change steps of a program, but neither the caches nor their transfer time.
 IDLE = ("weights", "activations", "collectives", "attention", "logits", "dispatch", "routing", "routing_skew")
 
 
@@ -38,9 +38,10 @@ IDLE = ("weights", "activations", "collectives", "attention", "logits", "dispatc
 def kv(**given: Any) -> None:
     """Estimate the size of the KV caches of sequences, and the time to send them over a link.
 
-    This is the cost to swap a sequence out to host memory, or to send it from a prefill server to a decode
-    server. All ranks send at the same time, each over its own link. Host memory is pinned. Host copies use
-    the measured rate of the device or of similar devices; --cost ideal uses the datasheet.
+    The output is the cost of swapping a sequence out to CPU memory, or of sending it from a prefill server to
+    a decode server. All ranks send at the same time, each over its own link. CPU memory is assumed to be
+    pinned. Copies to CPU memory use the measured rate of the device or of similar devices; --cost ideal uses
+    the datasheet.
 
     \b
     llmir kv llama3.1-8b --batch 8 --prompt 4096

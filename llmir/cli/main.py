@@ -1,4 +1,6 @@
-"""The entry point `llmir`, and the group that imports a command's module only when the command runs."""
+"""The entry point `llmir`, and the group of commands; it imports the module of a command only when the
+command runs.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ Exit codes: 0 fine, 1 a limit that you set is exceeded or a check failed,
 
 
 class Commands(click.Group):
-    """A group that loads commands late and ends every failure in one line on stderr."""
+    """A group that imports commands only when they run, and ends every failure with one line on stderr."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All commands."""
@@ -42,7 +44,7 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Resolve a command as click does, and suggest similar names for an unknown one."""
+        """Find a command as click does; for an unknown name, suggest similar names."""
         name = args[0]
         for option, value in pairwise((*args[1:], "")):
             if option == "--plugin":  # a plugin that may define the command
@@ -54,7 +56,7 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Each with its summary, whole."""
+        """List each command with its whole summary."""
         with formatter.section("Commands"):
             formatter.write_dl(
                 [(name, c.short_help or c.get_short_help_str(80)) for name, c in COMMANDS.items()]

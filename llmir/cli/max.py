@@ -28,11 +28,11 @@ class Duration(Count):
     name = "TIME"
 
     def read(self, name: str, text: str) -> Any:
-        """Parse as the API does; a bare number is in milliseconds."""
+        """Parse the text as the API does; a bare number is in milliseconds."""
         return parse_limit(text)
 
     def check(self, name: str, value: Any) -> Any:
-        """With its unit, before the model is loaded."""
+        """Check the value with its unit, before the model is loaded."""
         from llmir.api.options import limit_seconds
 
         return limit_seconds(name, value)
@@ -47,7 +47,7 @@ class Duration(Count):
     Requests,
     "batch",
     default=None,
-    help="Sequences for the largest context.",
+    help="Number of sequences for which the largest context is computed.",
     shown="1, or 1 per micro-batch",
 )
 @options.take(Requests, "max_ttft", "max_tpot", type=Duration())
@@ -64,9 +64,9 @@ def largest(**given: Any) -> int:
     """Find the largest batch, context and number of users that fit in memory and meet latency limits.
 
     All requests of a batch start together. A context is the prompt plus --generate output tokens. Each user
-    sends a request when the last one ends (a closed loop). Memory is counted as in `llmir analyze`. The
-    table shows the limit that decides, the largest value that each limit alone allows, and the use of one
-    more. Exit code 1 means that not even one request meets the limits.
+    sends a request when the last one ends (a closed loop). Memory is counted as in `llmir analyze`. The table
+    shows the limit that decides, the largest value that each limit alone allows, and how much one more would
+    use. Exit code 1 means that not even one request meets the limits.
 
     \b
     llmir max llama3.1-8b --hw h100-sxm --max-ttft 1s --max-tpot 20ms
@@ -87,5 +87,5 @@ def largest(**given: Any) -> int:
     output.note(*found.notes)
     late = misses(found)
     for message in late:
-        line("violated", message)
+        line("limit not met", message)
     return 1 if late else 0

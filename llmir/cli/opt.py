@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     default="",
     help="Passes to run, such as 'fuse-attention,unroll', or ./mine.py:function.",
 )
-@options.take(Lowering, "logits", help="Positions that lm_head runs on.")
+@options.take(Lowering, "logits", help="Positions for which lm_head computes logits.")
 @options.draft
 @options.precision
 @options.parallel
@@ -80,9 +80,10 @@ def opt(
 def _printer(
     steps: Sequence[Step], every: bool, names: Sequence[str]
 ) -> Callable[[str, Program], None] | None:
-    """A function that prints the IR after each pass, or after passes of these names; None without either.
+    """A function that prints the IR after each pass, or after passes with these names; None if neither option
+    is given.
 
-    InputError for both, and for a pass that does not run.
+    InputError if both options are given, or if a named pass does not run.
     """
     from llmir.base.names import suggest
     from llmir.ir.tools.pipeline import PASSES, label, parse_pipeline

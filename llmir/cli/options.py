@@ -45,7 +45,7 @@ _SIZE = re.compile(r"([+-]?\d{1,30}(?:\.\d{1,30})?)\s*([a-z]*)", re.ASCII | re.I
 
 
 def parse_value(text: str) -> Any:
-    """The number, boolean or text that a text represents."""
+    """The number, boolean or text that a text stands for."""
     from llmir.base.arguments import parse_field  # inside functions, so that help imports no numpy
 
     return parse_field(text.strip())
@@ -105,7 +105,7 @@ _BARE = re.compile(r"(?:[a-z][a-z0-9.]*:)?\d{1,30}(?:\.\d{1,30})?", re.ASCII)
 
 
 def parse_limit(text: str) -> str:
-    """A limit as the API takes it; a bare number is in milliseconds, also in `p50:30`."""
+    """A limit in the form that the API takes; a bare number is in milliseconds, also in `p50:30`."""
     return f"{text.strip()}ms" if _BARE.fullmatch(text.strip()) else text
 
 
@@ -240,8 +240,9 @@ def take(
 ) -> Callable[[Function], Function]:
     """Decorate a command with options of a record: those of `names`, or all.
 
-    The other arguments replace parts of the declaration in this command: the `default`, its text in help
-    (`shown`, "" for none), `help`, `metavar`, `type` or `choices`. `more` is appended to the help.
+    The other arguments replace parts of the option's declaration in this command: the `default`, how help
+    shows it (`shown`, "" for not at all), `help`, `metavar`, `type` or `choices`. `more` is appended to the
+    help.
     """
 
     def one(declared: Option) -> Callable[[Function], Function]:
@@ -267,7 +268,7 @@ def take(
 
 
 def axis(declared: Option, help: str | None = None, shown: str = "") -> Callable[[Function], Function]:
-    """A decorator that adds an option with a list of values, an axis of `llmir sweep`."""
+    """A decorator that adds an option for a list of values, which is an axis of `llmir sweep`."""
     how: dict[str, Any] = {"type": None, "default": None, "metavar": declared.list_metavar}
     return take(_RECORDS[declared.record], declared.name, help=help, shown=shown, **how)
 
@@ -278,7 +279,7 @@ _RECORDS = {record.__name__: record for record in (Estimation, Precision, Parall
 def _renamed(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
     """Raise `InputError` for `--plan FILE`, the former name of `--precision FILE`."""
     if value is not None:
-        raise InputError(f"--plan: is --precision {value} now; `llmir plan` searches for plans")
+        raise InputError(f"--plan: is now called --precision {value}; `llmir plan` searches for plans")
 
 
 lenient = take(Lowering, "lenient")

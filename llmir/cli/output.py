@@ -29,11 +29,11 @@ def choose(
     picture: bool = False,
     option: str = "--format",
 ) -> str:
-    """The format of a result; an early error if `output` cannot be written.
+    """The format of a result; an error is raised at once if `output` cannot be written.
 
     The suffix of a file selects the format, and `option` must agree. Without a suffix, `option` selects it.
-    On stdout it is `form`, or the format of `print`. `of` is the class of the result (None: some rows), or
-    formats by suffix.
+    On stdout it is `form`, or the format of `print`. `of` is the class of the result (None: some rows), or a
+    mapping from formats to suffixes.
     """
     from llmir.base import formats
 
@@ -61,7 +61,7 @@ def choose(
 
 
 def _plotted(output: str, form: str) -> None:
-    """`InputError` for a plot that no installed package can draw."""
+    """`InputError` for a plot if the package that draws it is not installed."""
     from llmir.backends.export.charts.frame import FORMATS, check
 
     if form in FORMATS.values():
@@ -84,7 +84,7 @@ def _suffixed(
         got = f"suffix {suffix!r} is unknown" if suffix else "no suffix"
         raise InputError(f"{output}: {got}; allowed are {', '.join(known())}")
     if form not in (None, found):
-        raise InputError(f"{output}: the suffix says {found}, {option} says {form}")
+        raise InputError(f"{output}: the suffix means {found}, but {option} is {form}")
     check_writable(output)
     return found
 
@@ -120,7 +120,7 @@ def check_page(form: str, max_size: int | None) -> dict[str, int]:
 
 
 def emit(text: str | bytes, output: str | None = None, *, colour: bool | None = None) -> None:
-    """Print `text`, or write it to the file `output`, whole or not at all."""
+    """Print `text`, or write it to the file `output`; the file is written completely or not at all."""
     if output is None or output == "-":
         whole = isinstance(text, bytes) or text.endswith("\n")
         echo(text, nl=not whole, color=colour)

@@ -35,7 +35,7 @@ class Devices(Count):
     """The largest number of devices."""
 
     def check(self, name: str, value: Any) -> int:
-        """Check as the API does."""
+        """Check the value as the API does."""
         from llmir.api.plan import DEVICES
         from llmir.base.arguments import integer
 
@@ -48,11 +48,11 @@ class TimeLimit(Count):
     name = "LIMIT"
 
     def read(self, name: str, text: str) -> Any:
-        """Parse as the API does; a bare number is in milliseconds."""
+        """Parse the text as the API does; a bare number is in milliseconds."""
         return parse_limit(text)
 
     def check(self, name: str, value: Any) -> Any:
-        """With its unit, before the model is loaded."""
+        """Check the value with its unit, before the model is loaded."""
         from llmir.backends.search.traffic import latency_limit
 
         return latency_limit(name, value)
@@ -162,8 +162,9 @@ def plan(**given: Any) -> int:
     A plan is a device, a split of the model, and a number of replicas. Closed forms estimate every split
     (tensor, pipeline, data, expert and sequence parallel) on each device. The plans on the Pareto front are
     then simulated with Poisson arrivals, as in `llmir serve-sim`. Each plan has 5 to 40 runs, until its
-    verdict has a confidence of 99%; otherwise it is undecided. Limits apply to the 99th percentile of
-    requests, unless they begin with mean: or p50:. Exit code 1 means that no plan meets the limits.
+    verdict has a confidence of 99%; if it has not after 40 runs, it is undecided. Limits apply to the 99th
+    percentile of requests, unless they begin with mean: or p50:. Exit code 1 means that no plan meets the
+    limits.
 
     \b
     llmir plan qwen3-32b --hw h100-sxm,h200 --gpus 32 --rate 20 --prompt 4000 \\
@@ -218,7 +219,7 @@ def plan(**given: Any) -> int:
     output.note(*found.notes)
     if found.best is None:
         for message in plan_text.misses(found):
-            line("violated", message)
+            line("limit not met", message)
         return 1
     return 0
 

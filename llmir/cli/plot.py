@@ -60,7 +60,7 @@ def plot(**given: Any) -> None:
         hint = f"; {ELSEWHERE[kind]}" if kind in ELSEWHERE else ""
         raise InputError(f"KIND: expected one of {', '.join(KINDS)}; got {kind!r}{hint}")
     if target == "-":
-        raise InputError("-o -: a picture goes to a file, such as roofline.png")
+        raise InputError("-o -: a picture must be written to a file, such as roofline.png")
     _acting(given)
     check("plot")
     if target is not None:
@@ -78,12 +78,12 @@ def plot(**given: Any) -> None:
 
 
 def _acting(given: Mapping[str, Any]) -> None:
-    """InputError for an option that does not apply to such a plot."""
+    """InputError for an option that has no effect on this kind of plot."""
     kind, phase = given["kind"], given["phase"]
     if given["by"] is not None and kind != "distributions":
         raise InputError(f"--by {given['by']}: applies only to distributions, not to {kind}")
     if phase != "both" and kind not in STEPS:
-        raise InputError(f"--phase {phase}: is of {', '.join(STEPS)}; {kind} has decode steps")
+        raise InputError(f"--phase {phase}: applies only to {', '.join(STEPS)}; {kind} shows decode steps")
 
 
 def _plot(kind: str, job: Workload, given: Mapping[str, Any]) -> Callable[[Any], Any]:
@@ -100,7 +100,7 @@ def _plot(kind: str, job: Workload, given: Mapping[str, Any]) -> Callable[[Any],
 
 
 def _height(kind: str, job: Workload, given: Mapping[str, Any]) -> float:
-    """Inches of the page."""
+    """The size of the page in inches."""
     if kind != "distributions":
         return HEIGHTS.get(kind, 5.2)
     from llmir.backends.export.charts.shares import height

@@ -30,8 +30,8 @@ _POINTS = "batch", "new", "context"
 def report(**given: Any) -> None:
     """Write a page of a model in up to 64 configurations, which opens from disk.
 
-    The page contains the cost model: it computes the results of `llmir analyze` for any batch, prompt and
-    output length without a server. Impossible splits are grayed out with the reason.
+    The page contains the cost model. Without a server, it computes the results of `llmir analyze` for any
+    batch, prompt and output length. Impossible splits are grayed out with the reason.
 
     \b
     llmir report llama3.1-8b

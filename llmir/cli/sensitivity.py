@@ -22,7 +22,7 @@ from .options import Number
     type=Number("PERCENT", most=1e4),
     default=10.0,
     show_default=True,
-    help="Increase of each resource.",
+    help="Increase of each resource, in percent.",
 )
 @options.form("table", "json")
 @options.output("Write a file; .txt or .json selects the format.")

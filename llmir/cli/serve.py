@@ -31,7 +31,8 @@ PORT = 8765
     "--token",
     envvar="LLMIR_TOKEN",
     show_envvar=True,
-    help="Secret of clients: a browser sends it once, as /?token=TOKEN, a program as a bearer token.",
+    help="Secret that clients have to send: a browser once, as /?token=TOKEN, and a program as "
+    "a bearer token.",
 )
 def serve(port: int, opens: bool, host: str, token: str | None) -> None:
     """Serve the page of `llmir report` for any model, device and split.

@@ -89,7 +89,7 @@ FILES = ("trace", "output_file", "requests_out", "steps_out", "trace_out")
 @click.option(
     "--warm-up",
     type=Integer(0),
-    help="First requests, excluded from results.  [default: 0, or 2 per --closed user]",
+    help="Number of first requests that are excluded from the results.  [default: 0, or 2 per --closed user]",
 )
 @options.take(
     Requests,
@@ -128,8 +128,8 @@ def serve_sim(**given: Any) -> None:
 
     The scheduler is that of the engine. vllm fills each step with decodes and then with chunks of prompts.
     sglang runs prefill first, in separate steps. trtllm runs whole prompts together with decodes. The
-    engine's profile sets the block size and the most tokens and sequences per step. The time of a step is
-    that of `llmir analyze`, with the engine's CPU overhead.
+    engine's profile sets the block size, and the largest numbers of tokens and sequences per step. The time
+    of a step is the time that `llmir analyze` estimates, including the engine's CPU overhead.
 
     \b
     llmir serve-sim llama3.1-8b --rate 18 --prompt lognormal:512,0.6
@@ -201,7 +201,9 @@ def serve_sim(**given: Any) -> None:
 
 
 def _single(given: Mapping[str, Any]) -> None:
-    """InputError for files of one run if there are several runs, or if they cannot be written."""
+    """InputError for files that describe one run if there are several runs, and for files that cannot be
+    written.
+    """
     from llmir.backends.export.timeline import check_target
 
     times = given["replications"]

@@ -45,7 +45,7 @@ AXIS_HELP: dict[str, dict[str, str]] = {
 
 
 def axes(*without: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A decorator: an option for each axis but some."""
+    """A decorator that adds an option for each axis, except some."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         for name in reversed(AXIS_HELP):
@@ -71,11 +71,11 @@ def axes(*without: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     metavar="FILE|FOLDER/",
 )
 def sweep(**given: Any) -> None:
-    """Estimate a step in every combination of some axes: one row each, as in `llmir analyze`.
+    """Estimate a step for every combination of some axes: each is one row, as in `llmir analyze`.
 
     A RANGE is a list such as 1,8,32, with parts such as 1:8, 0:4k:1k (steps) or 1:1024:x2 (powers); k is
-    1,024. A split that is not possible has a row with the reason. After an interrupt, the same command with
-    the same -o continues after the last complete part.
+    1,024. An impossible split has a row with the reason. After an interrupt, the same command with the same
+    -o continues after the last complete part.
 
     \b
     llmir sweep llama3.1-8b --batch 1:256:x2 --context 2000
@@ -119,7 +119,7 @@ PAGE_ROW_BYTES = 100  # per row in a page, at least
 
 
 def _check_rows(rows: int, form: str, max_size: int | None) -> None:
-    """`InputError` for more rows than a format that is made in memory can have."""
+    """`InputError` for more rows than a format that is built in memory can have."""
     from llmir.backends.export.page.bundle import SIZE
 
     what, advice = f"a {form} of {rows:,} rows", "use fewer values, or write a .csv or .parquet file"
@@ -153,7 +153,7 @@ def _keep_partial(run: Callable[[], Any]) -> Any:
 
 @contextmanager
 def _workers(jobs: int) -> Iterator[Any]:
-    """A pool of `jobs` processes, which an interrupt ends at once."""
+    """A pool of `jobs` processes, which end at once after an interrupt."""
     from llmir.backends.search.sweep import processes
 
     if jobs == 1:

@@ -39,42 +39,47 @@ _SAID = 5  # unreadable rows that are named one by one
 )
 @options.take(Requests, "batch", type=Count(), help="For chat logs: requests per batch.")
 @click.option(
-    "--unit", type=click.Choice(["s", "ms", "us"]), help="For chat logs: the unit of columns without one."
+    "--unit",
+    type=click.Choice(["s", "ms", "us"]),
+    help="For chat logs: the unit of time columns whose names state no unit.",
 )
 @options.take(
     Estimation,
     "cost",
     choices=("calibrated", "ideal"),
     default="calibrated",
-    help="The cost model: measured kernels, of each row's engine, or the roofline.",
+    help="Cost model: calibrated (measured kernels of each row's engine) or ideal (the roofline).",
     shown="calibrated",
 )
 @click.option(
     "--without",
     type=click.Choice(["device", "engine"]),
-    help="Hold out the calibrations of each row's device, or of its engine there, and use transferred ones.",
+    help="Estimate each row as if its device, or its engine on this device, had not been measured.",
 )
 @click.option(
     "--folds",
     metavar="KEYS",
-    help="Estimate whole models with CPU times fitted without their group, such as model,device,version.",
+    help="Estimate whole models with CPU times that are fitted without rows that are equal in "
+    "these columns, such as model,device,version.",
 )
 @options.lowering
 @options.parallel
 @options.lenient
 @click.option(
-    "--plot", metavar="DIR", help="Plot estimated over measured times, errors by size, and requests."
+    "--plot",
+    metavar="DIR",
+    help="Folder for plots of estimated over measured times, of errors by size, and of single requests.",
 )
 @options.form("table", "json", "csv", "md", "html")
-@options.output("Write a file; .csv has every row, .txt, .json and .md the statistics too.")
+@options.output("Write a file: .csv contains every row; .txt, .json and .md also contain the statistics.")
 @click.pass_context
 def validate(ctx: click.Context, /, **given: Any) -> None:
     """Estimate every row of measured tables and print the errors of the estimates.
 
     The columns determine the kind of table: gemm, attention, moe, elementwise, collective, a whole model, or
-    a chat log (input_tokens, output_tokens), which needs --model and --hw. Rows without an estimate are
-    counted with the reason; files also contain the mean that counts each of them as 100%. Keys of --by are
-    kind, metric, device, framework, engine, version, tp, users, model, dtype, relation, size, file.
+    a chat log (input_tokens, output_tokens), which needs --model and --hw. If a row cannot be estimated, it
+    is counted with the reason; files also contain the mean error if each such row counts as 100%. Keys of
+    --by are kind, metric, device, framework, engine, version, tp, users, model, dtype, relation, size, file.
 
     \b
     llmir validate gemm.csv attention_decode.csv
@@ -125,7 +130,7 @@ def _chat(ctx: click.Context, given: dict[str, Any]) -> dict[str, Any]:
         ) == ParameterSource.COMMANDLINE:
             option = name.replace("_", "-")
             raise InputError(
-                f"--{option}: applies only to chat logs with --model; other tables name what ran"
+                f"--{option}: applies only to chat logs with --model; other tables state what ran"
             )
     return {}
 
@@ -157,7 +162,9 @@ def _emit(found: Validation, by: list[str], form: str, target: str | None, logs:
 
 
 def _notes(found: Validation) -> None:
-    """Print notes on unreadable rows: the first few in full, then the number of others."""
+    """Print notes on rows that cannot be read: the first few completely, and then how many others there
+    are.
+    """
     output.note(*found.questions, *found.problems[:_SAID])
     for file, more in groupby(found.problems[_SAID:], key=lambda problem: problem.partition(": row ")[0]):
         numbers = [int(problem.partition(": row ")[2].partition(":")[0]) for problem in more]

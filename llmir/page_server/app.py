@@ -113,7 +113,7 @@ def _presets() -> list[dict[str, Any]]:
         {
             "name": preset.name,
             "hf_id": preset.hf_id,
-            "architectures": list(preset.config.get("architectures", ())),
+            "architectures": list(preset.architectures),
             "parameters": preset.parameters,
         }
         for preset in presets.PRESETS.values()

@@ -117,8 +117,8 @@ class Guard:
                 await _say(RejectionError(500, f"a bug in llmir: {plain(name, 300)}"), marked)
 
     def _checked(self, scope: Scope) -> bytes | None:
-        """`RefusedError` for a client that is not allowed; the cookie of a client that sent the token, else
-        None.
+        """`RefusedError` for a client that is not allowed. Returns the cookie for a client that sent the
+        token, and otherwise None.
         """
         headers = _Headers(scope.get("headers", ()))
         host, origin, site = headers.one("host"), headers.one("origin"), headers.one("sec-fetch-site")

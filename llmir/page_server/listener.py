@@ -28,7 +28,7 @@ _TAKEN = {errno.EADDRINUSE, errno.EACCES}
 
 
 def serve(host: str, port: int, token: str | None, *, opens: bool = False) -> None:
-    """Serve until interrupted, and print the address on stderr; `opens` starts a browser there.
+    """Serve until an interrupt, and print the address on stderr; with `opens`, a browser opens the page.
 
     InputError for a port in use (with the next free port), for an address of another machine, and for an
     address that other machines reach without a token.

@@ -55,7 +55,9 @@ class PageRequest(NamedTuple):
 
 
 def read(body: bytes) -> PageRequest:
-    """Parse the JSON of a request; UnreadableError for invalid JSON, other LlmirErrors for unknown names."""
+    """Parse the JSON of a request; UnreadableError for invalid JSON, and other errors of llmir for unknown
+    names.
+    """
     said = readers.load_json(body, BUDGET)
     if not isinstance(said, dict):
         raise UnreadableError(f"expected a JSON object, got {arguments.show_value(said)}")
@@ -84,7 +86,7 @@ def read(body: bytes) -> PageRequest:
 
 
 def _name(name: str, value: object) -> str:
-    """A name that means no file."""
+    """A name that cannot be the path of a file."""
     found = arguments.text(name, value)
     if not 0 < len(found) <= _LONGEST or not found.isprintable() or "/" in found or "\\" in found:
         arguments.refuse(name, value, f"a name of up to {_LONGEST} characters")

@@ -34,7 +34,7 @@ _START = 60.0  # seconds for a process to start
 
 
 def answer_setup(body: bytes) -> bytes:
-    """The JSON of the configuration that a request asks for; RefusedError for an impossible one."""
+    """The JSON of the configuration that a request needs; RefusedError if it is impossible."""
     from llmir.backends.export.page.bundle import answer
 
     try:

@@ -121,7 +121,7 @@ def test_a_name_that_a_plugin_lacks_is_one_line(tmp_path: Path) -> None:
     path = file(tmp_path, EPILOGUE)
     with pytest.raises(PassError, match="has no pass or function 'nothing'"):
         llmir.run(program(), f"{path}:nothing")
-    with pytest.raises(PassError, match="is a function, it has no options"):
+    with pytest.raises(PassError, match="is a function and has no options"):
         llmir.run(program(), f"{path}:epilogue{{deep=3}}")
 
 

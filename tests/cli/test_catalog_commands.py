@@ -31,6 +31,12 @@ def test_the_models_are_those_that_are_bundled(run: Run) -> None:
     assert all(name in listed for name in PRESETS)
 
 
+def test_a_part_of_a_class_lists_its_models(run: Run) -> None:
+    rows = json.loads(run("models", "MambaForCausalLM", "--format", "json").out)
+    assert {row["architecture"] for row in rows} == {"MambaForCausalLM", "FalconMambaForCausalLM"}
+    assert {row["name"].rpartition("-")[2] for row in rows} >= {"130M", "370M", "790M", "1.4B", "2.8B"}
+
+
 @pytest.mark.parametrize(
     ("name", "heads"),
     [

@@ -67,7 +67,7 @@ BAD: list[tuple[str, tuple[str, ...], int, str]] = [
         2,
         "--pipeline",
     ),
-    ("degree that does not divide", ("analyze", "tiny.json", "--tp", "64"), 2, "allowed are"),
+    ("degree that does not divide", ("analyze", "tiny.json", "--tp", "64"), 2, "--tp 64: "),
     ("tokens over one rank", ("analyze", "tiny.json", "--sp"), 2, "split over tensor-parallel ranks"),
     ("nothing sent", ("diff", "tiny.json", "--collectives", "fp8"), 2, "no collective joins ranks"),
     ("degree of nothing", ("opt", "tiny.json", "--tp", "0"), 2, "from 1 to 1,048,576, got 0"),
@@ -89,7 +89,7 @@ BAD: list[tuple[str, tuple[str, ...], int, str]] = [
         2,
         "is a folder",
     ),
-    ("suffix against format", ("analyze", "tiny.json", "-o", "out.json", "--format", "csv"), 2, "says json"),
+    ("suffix against format", ("analyze", "tiny.json", "-o", "out.json", "--format", "csv"), 2, "means json"),
     ("output in no folder", ("analyze", "tiny.json", "-o", "none/out.json"), 2, "there is no folder"),
     ("output that is a folder", ("analyze", "tiny.json", "-o", "folder.json"), 2, "is a folder"),
     ("output with too long a name", ("analyze", "tiny.json", "-o", "a" * 300 + ".json"), 2, "name"),
@@ -102,7 +102,7 @@ BAD: list[tuple[str, tuple[str, ...], int, str]] = [
     ),
     ("device that runs code", ("analyze", "tiny.json", "--hw", "code.yaml"), 2, "code.yaml"),
     ("picture of an unknown kind", ("draw", "tiny.json", "-o", "out.bmp"), 2, ".dot, .gv, .pdf, .png, .svg"),
-    ("picture to stdout", ("draw", "tiny.json", "-o", "-"), 2, "a picture goes to a file"),
+    ("picture to stdout", ("draw", "tiny.json", "-o", "-"), 2, "a picture must be written to a file"),
     ("picture in no folder", ("draw", "tiny.json", "-o", "none/out.svg"), 2, "there is no folder"),
     (
         "picture of no step",
@@ -113,7 +113,7 @@ BAD: list[tuple[str, tuple[str, ...], int, str]] = [
     ("missing IR", ("opt", "none.ir"), 2, "none.ir: cannot be read"),
     ("broken IR", ("opt", "broken.ir"), 2, "broken.ir: line 3: unknown op 'foo'"),
     ("IR with the wrong type", ("opt", "type.ir"), 2, "fp32[B, T]) is stated"),
-    ("IR with an axis of no size", ("opt", "axis.ir"), 2, "how large axis 'z' is"),
+    ("IR with an axis of no size", ("opt", "axis.ir"), 2, "the size of axis 'z'"),
     ("IR with an unbound symbol", ("analyze", "symbol.ir"), 2, "symbol 'Q' has no value"),
     ("IR that is not text", ("opt", "binary.ir"), 2, "not UTF-8"),
     ("logits of IR", ("opt", "type.ir", "--logits", "all"), 2, "--logits"),
@@ -215,7 +215,7 @@ def test_an_error_names_a_pipeline_that_the_user_wrote_and_no_other(
 ) -> None:
     ran = run(command, "deepseek-v3", *options.split())
     assert ran.code == 2
-    assert re.match(r"error: (shard|route|dispatch|stages): ", ran.err)
+    assert ran.err.startswith(f"error: {options.split(maxsplit=1)[0]}")
     assert "in pass" not in ran.err
     written = {"analyze": ["--pipeline", "dce"], "diff": ["--before", "dce"]}[command]
     assert "[in pass " in run(command, "deepseek-v3", *options.split(), *written).err
@@ -304,7 +304,10 @@ def test_an_option_is_refused_in_the_words_of_the_api(run: Run, option: str) -> 
         ),
         ("serve-sim tiny.json --closed 3 --turns 3", "leave out --closed"),
         ("sweep tiny.json --jobs 0", "error: --jobs: expected an integer from 1"),
-        ("sweep tiny.json --price h100-sxm=2,h100=3", "error: --price: h100-sxm and h100 are one device"),
+        (
+            "sweep tiny.json --price h100-sxm=2,h100=3",
+            "error: --price: h100-sxm and h100 name the same device",
+        ),
     ],
 )
 def test_options_that_contradict_are_one_line_and_write_nothing(

@@ -22,7 +22,7 @@ SIMULATED = ("serve-sim", "llama3.1-8b", "--rate", "2")
         (("--think", "3"), "--think: 3; it requires --turns"),
         (("--warm-up", "2000"), "--warm-up: 2,000 requests"),
         (("--speed", "3"), "use --rate instead"),
-        (("--closed", "3"), "requires one of --rate, --closed and --trace"),
+        (("--closed", "3"), "serve-sim requires one of --rate, --closed or --trace"),
         (("--turns", "3", "--prefix-hits", "0.5"), "--prefix-hits: 0.5;"),
         (
             ("--link", "nvlink", "--replicas", "2"),
@@ -37,6 +37,25 @@ def test_an_error_of_a_command_names_options(run: Run, asked: tuple[str, ...], w
     assert ran.code == 2
     assert words in ran.err
     assert "_" not in ran.err
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (("analyze", "llama3.2-1b", "--tp", "3"), "error: --tp 3: 8 KV heads"),
+        (("analyze", "llama3.2-1b", "--pp", "99"), "error: --pp 99: "),
+        (("analyze", "llama3.2-1b", "--weights", "fp4"), "error: --weights: unknown dtype"),
+        (("sweep", "llama3.2-1b", "--tp", "3"), "refused: --tp 3: "),
+        (("analyze", "llama3.2-1b", "-p", "shard{tp=3}"), "error: shard: tp 3: "),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_an_error_of_a_pass_names_the_option_that_was_typed(
+    run: Run, asked: tuple[str, ...], words: str
+) -> None:
+    ran = run(*asked)
+    assert ran.code == 2
+    assert words in ran.err
 
 
 def test_the_same_error_in_python_names_the_argument() -> None:

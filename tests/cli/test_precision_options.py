@@ -88,12 +88,12 @@ def test_a_bad_plan_is_one_line(run: Run, plan: str, says: str) -> None:
     [
         (("--weights", "fp9"), "unknown dtype 'fp9'; did you mean fp8"),
         (("--kv", "int4"), "kv: unknown dtype 'int4'; did you mean"),
-        (("--activations", "fp8"), "needs weights of its kind"),
-        (("--weights", "int8", "--activations", "fp8"), "no arithmetic"),
+        (("--activations", "fp8"), "--activations fp8: requires weights of the same kind"),
+        (("--weights", "int8", "--activations", "fp8"), "no kernel multiplies"),
         (("--precision", "nowhere.yaml"), "nowhere.yaml: cannot be read"),
         (("--collectives", "fp9"), "collectives: unknown dtype 'fp9'; did you mean fp"),
         (("--collectives", "fp8"), "no collective joins ranks"),
-        (("--tp", "3"), "allowed are 1, 2, 4"),
+        (("--tp", "3"), "allowed: 1, 2, 4"),
         (("--ep", "2"), "has no experts"),
     ],
 )

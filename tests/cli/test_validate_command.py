@@ -144,7 +144,7 @@ def test_many_rows_that_make_no_sense_are_summed_up(run: Run, tmp_path: Path) ->
             b"gpu,dtype,m,n,latency_us,framework\n",
             "nearest is gemm, without k (it has gpu, dtype, m, n, latency_us",
         ),
-        (b"input_tokens,output_tokens\n1,1\n", "bad.csv: a chat log needs --model and --hw"),
+        (b"input_tokens,output_tokens\n1,1\n", "bad.csv: a chat log requires --model and --hw"),
     ],
 )
 def test_a_file_that_is_nothing_is_one_line(run: Run, tmp_path: Path, content: bytes, message: str) -> None:

@@ -117,7 +117,7 @@ def test_a_cluster_of_ones_own(tmp_path: Path) -> None:
     assert node is not None
     assert node.network == Link(50e9, 2.7e-6, direct=True, reduces=True)
     larger.write_text("extend: dgx-h100\nnode: null\n", "utf-8")
-    assert "H100-SXM is a device and no cluster" in complaint(lambda: library.cluster(larger))
+    assert "H100-SXM is a device, not a cluster" in complaint(lambda: library.cluster(larger))
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_what_is_no_cluster_is_refused_with_those_that_are() -> None:
     known = ", ".join(library.clusters())
     assert (
         complaint(lambda: library.cluster("h100"))
-        == f"H100-SXM is a device and no cluster; clusters are {known}"
+        == f"H100-SXM is a device, not a cluster; clusters: {known}"
     )
     assert "did you mean dgx-h100" in complaint(lambda: library.cluster("dgx-h10"))
 
@@ -266,12 +266,12 @@ def test_a_cluster_is_the_same_by_either_option() -> None:
     [
         (
             ("analyze", "llama3.1-8b", "--cluster", "h100"),
-            "is a device and no cluster; clusters are dgx-a100",
+            "is a device, not a cluster; clusters: dgx-a100",
         ),
         (("draw", "llama3.1-8b", "--cluster", "dgx-h101"), "did you mean dgx-h100"),
         (("explain", "llama3.1-8b", "qkv_proj", "--cluster", "no.yaml"), "no such hardware file"),
         (("analyze", "llama3.1-8b", "--hw", "h100", "--cluster", "dgx-h100"), "leave out --hw h100"),
-        (("diff", "llama3.1-8b", "--cluster", "l4"), "L4 is a device and no cluster"),
+        (("diff", "llama3.1-8b", "--cluster", "l4"), "L4 is a device, not a cluster"),
         (("analyze", "llama3.1-8b", "--tp", "8", "--network", "25GBps"), "one node of 8 devices holds all 8"),
         (("analyze", "llama3.1-70b", "--tp", "16", "--hw", "l40s"), "nothing says what joins more than 8"),
         (("analyze", "llama3.1-8b", "--cluster", ""), "unknown device ''"),
@@ -374,7 +374,9 @@ def test_shares_of_links_act_apart_and_only_where_something_goes_over_them() -> 
     assert seconds(nvlink=0.05) > whole
     alone = llmir.run(llmir.load("llama3.1-70b"), "fuse-attention,fuse,shard{tp=8}")
     for on, share in ((alone, "network"), (program, "pcie"), (llmir.load("llama3.1-8b"), "nvlink")):
-        with pytest.raises(llmir.LlmirError, match=f"{share} cannot act, nothing of .* goes over it"):
+        with pytest.raises(
+            llmir.LlmirError, match=f"{share} has no effect, because .* sends nothing over it"
+        ):
             llmir.analyze(on, "dgx-h100", estimation=llmir.Estimation(efficiency={share: 0.5}))
     with pytest.raises(llmir.LlmirError, match="there is no 'infiniband'"):
         llmir.analyze(program, "dgx-h100", estimation=llmir.Estimation(efficiency={"infiniband": 0.5}))

@@ -172,8 +172,8 @@ def swap(key: str, value: str) -> str:
         (MINIMAL + "extend: h101\n", "unknown device 'h101'; did you mean"),
         (MINIMAL + "extend: 3090\n", "extend must be text, got 3090"),
         (MINIMAL + "extend: gone.yaml\n", "no such hardware file 'gone.yaml'"),
-        (MINIMAL + "extend: mine.yaml\n", "extend goes round in a circle, mine.yaml -> mine.yaml"),
-        (swap("vector_tflops", "{bf16: 1}"), "vector_tflops must give fp32"),
+        (MINIMAL + "extend: mine.yaml\n", "extend is circular: mine.yaml -> mine.yaml"),
+        (swap("vector_tflops", "{bf16: 1}"), "vector_tflops must contain fp32"),
         (swap("name", "''"), "name must be text, got ''"),
         *(
             (swap("memory_GBps", v), "memory_GBps must be")
@@ -228,7 +228,7 @@ def test_a_file_that_is_not_there_is_named(name: str) -> None:
 def test_a_folder_or_a_thing_that_is_no_name_is_refused(tmp_path: Path) -> None:
     assert "folder" in complaint(tmp_path)
     (tmp_path / "folder.yaml").mkdir()
-    assert "folder.yaml: not a file but a folder" in complaint(tmp_path / "folder.yaml")
+    assert "folder.yaml: is a folder, not a file" in complaint(tmp_path / "folder.yaml")
     for thing in (None, 3090, 1.5, ["h100"], math.nan):
         assert complaint(thing).startswith("a device is a name or a YAML file, got ")
 

@@ -264,7 +264,8 @@ def test_the_precision_of_a_program_names_them() -> None:
         ("collectives=nvfp4", "unknown dtype"),
         (
             "collectives=fp8",
-            "reduce_scatter_o_proj carries int8_b1x128 already, so not fp8_e4m3_b1x128; shard anew",
+            "reduce_scatter_o_proj carries int8_b1x128 already, so not fp8_e4m3_b1x128; "
+            "shard the program again",
         ),
         ("plan=(o_porj:(collectives=fp8))", "no collective of 'o_porj'; did you mean o_proj"),
     ],

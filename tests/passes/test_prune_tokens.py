@@ -170,7 +170,7 @@ def test_the_figures_of_the_page_that_are_right_by_definition() -> None:
     ("layers", "error"),
     [
         ("5x2", "has 3 layers, got counts of 2"),
-        ("5, 6, 1", "6 after 5: tokens do not come back"),
+        ("5, 6, 1", "6 after 5: the number of tokens cannot increase"),
         ("5, x, 1", "expected counts by layer such as 1024x4,512x4, got ' x'"),
         ("0x3", "expected counts by layer such as 1024x4,512x4, got '0x3'"),
         ("5x0, 5x3", "got '5x0'"),
@@ -222,6 +222,6 @@ def test_a_pruned_prompt_is_read_whole(step: dict[str, Any]) -> None:
         InputError, match="only some tokens of a prompt: expected new 5 and context 0, or new 1 after 5"
     ):
         llmir.analyze(program, "a100", **records(llmir.analyze, **step))
-    with pytest.raises(InputError, match="see fewer of 5 tokens, got 6"):
+    with pytest.raises(InputError, match="process fewer tokens than a prompt of 5 tokens has; got 6"):
         llmir.workload(program, "a100", prompt=6)
     llmir.analyze(program, "a100", new=1, context=np.array([5, 6, 700]))

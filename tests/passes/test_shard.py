@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 from typing import Any
 
@@ -15,6 +16,7 @@ from llmir.frontends.models.presets import find
 from llmir.ir.core.mesh import Parallelism
 from llmir.ir.core.program import Program
 from tests.flat import records
+from tests.frontends.families.window_cases import CASES as WINDOW_CASES
 from tests.logits import ids, logits, same
 from tests.strategies import LOGITS, configs, degrees, wide
 
@@ -88,6 +90,21 @@ def test_sharded_is_unsharded(
         raise
     tokens = ids(batch, sum(pieces), config["vocab_size"])
     assert same(logits(program, tokens, *pieces), logits(sharded, tokens, *pieces))
+
+
+@pytest.mark.parametrize("how", ["tp=2", "tp=4", "tp=4, sp=1"])
+def test_norms_over_sharded_axes_have_whole_weights(how: str) -> None:
+    """BitNet normalizes the heads before o_proj and the columns before down_proj: ranks gather these."""
+    sizes = {"hidden_size": 32, "intermediate_size": 24, "num_attention_heads": 8, "num_key_value_heads": 4}
+    config = {**WINDOW_CASES["bitnet"], **sizes}
+    program = llmir.load(config)
+    sharded = llmir.run(program, f"fuse-attention,fuse,dce,shard{{{how}}}")
+    for node in sharded["layer"].sources:
+        if node.op.role == "weight":
+            assert bool(node.results[0].spread) == (node.op.block != "norm"), node.name
+    moves = Counter(node.op.opcode for node in sharded["layer"].nodes if node.op.kind == "collective")
+    assert moves["all_gather"] >= 2
+    assert llmir.equivalent(program, sharded)
 
 
 @pytest.mark.parametrize(("tp", "padded"), [(2, 50_258), (4, 50_260), (8, 50_264)])
@@ -245,20 +262,20 @@ def test_bytes_of_a_rank_never_rise_with_tp(name: str) -> None:
         (
             "llama3.1-8b",
             "tp=3",
-            "tp 3: 8 KV heads of the model cannot be split 3 ways; allowed are 1, 2, 4, 8",
+            "tp 3: 8 KV heads of the model cannot be split 3 ways; allowed: 1, 2, 4, 8",
         ),
-        ("llama3.1-8b", "ep=2, dp=2", "ep is 2, but Llama-3.1-8B has no experts"),
-        ("qwen3-30b-a3b", "tp=4, ep=3", "ep 3 does not divide the 4 ranks of dp·tp; allowed are 1, 2, 4"),
+        ("llama3.1-8b", "ep=2, dp=2", "ep 2: Llama-3.1-8B has no experts"),
+        ("qwen3-30b-a3b", "tp=4, ep=3", "ep 3: does not divide dp × tp = 4; allowed: 1, 2, 4"),
         (
             "qwen3-30b-a3b",
             "dp=192, ep=192",
-            "ep 192: 128 experts of the model cannot be split 192 ways; allowed are 1, 2",
+            "ep 192: 128 experts of the model cannot be split 192 ways; allowed: 1, 2",
         ),
         ("qwen2.5-0.5b", "tp=4", "tp 4: 14 heads of the model cannot be split 4 ways"),
         ("llama3.1-8b", "tp=0", "shard: tp: expected an integer from 1 to 1,048,576, got 0"),
         ("llama3.1-8b", "tp=2, sp=2", "shard: sp: expected 0 or 1, got 2"),
         ("llama3.1-8b", "tp=x", "shard: tp: expected an integer from 1 to 1,048,576, got 'x'"),
-        ("llama3.1-8b", "dp=2, sp=1", "sp=1 splits tokens over the ranks of tp, and there is one"),
+        ("llama3.1-8b", "dp=2, sp=1", "sp 1: tokens are split over the ranks of tp, and there is only one"),
     ],
 )
 def test_degrees_that_do_not_divide(name: str, how: str, says: str) -> None:

@@ -221,13 +221,13 @@ def test_the_largest_batch_is_of_whole_micro_batches() -> None:
     ("how", "says"),
     [
         ("stages{pp=0}", "stages: pp: expected an integer from 1 to 10,000, got 0"),
-        ("stages{pp=33}", "stages: 33 stages for Llama-3.1-8B, which has 32 layers"),
+        ("stages{pp=33}", "stages: pp 33: Llama-3.1-8B has only 32 layers"),
         ("stages{layers=(3, 4)}", "stages: 3 + 4 is 7, but Llama-3.1-8B has 32 layers"),
         ("stages{layers=(32, 0)}", "stages: layers: expected an integer from 1 to 2**48, got 0"),
         ("stages{layers=(a, b)}", "stages: layers: expected an integer from 1 to 2**48, got 'a'"),
         ("stages{pp=3, layers=(16, 16)}", "stages: pp is 3, but layers has 2 stages: 16 + 16"),
         ("stages{pp=2, micro_batches=0}", "micro_batches: expected an integer from 1 to 1,048,576, got 0"),
-        ("unroll,stages{pp=2}", "Llama-3.1-8B has no repeated layers to split; stages go before unroll"),
+        ("unroll,stages{pp=2}", "Llama-3.1-8B has no repeated layers to split; run stages before unroll"),
         ("stages{pp=2},stages{pp=2}", "Llama-3.1-8B is in 2 stages already"),
     ],
 )
@@ -285,7 +285,7 @@ def test_stages_on_the_command_line(run: Run) -> None:
     assert repeats["stage0.layer.o_proj"] == 20
     assert repeats["stage1.layer.o_proj"] == 12
     assert run("analyze", "llama3.2-1b", "--pp", "17").err == (
-        "error: stages: 17 stages for Llama-3.2-1B, which has 16 layers\n"
+        "error: --pp 17: Llama-3.2-1B has only 16 layers\n"
     )
 
 

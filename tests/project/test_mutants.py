@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -78,6 +80,39 @@ def test_a_mutant_has_the_tests_that_run_its_line(script: ModuleType, tmp_path: 
     assert script.tests_of(module, {"other": runs["other"]}) == []
 
 
+def test_an_attribute_of_a_class_has_the_tests_that_are_named_after_it(
+    script: ModuleType, tmp_path: Path
+) -> None:
+    file = tmp_path / "part.py"
+    file.write_text('class ReluMul:\n    opcode = "relu_mul"\n    flops = 2\n', encoding="utf-8")
+    (flops,) = script.mutants(file, tmp_path)
+    tests = ["a.py::test_work[relu_mul]", "a.py::test_relu_mul_is_fast", "a.py::test_work[relu]"]
+    runs = {test: script.Run(0.1, frozenset(), frozenset()) for test in tests}
+    assert script.tests_of(flops, runs) == tests[:2]
+
+
+def test_marks_say_which_lines_of_functions_run(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that the code without marks runs, and the results are the same."""
+    text = (
+        'x = 1\n\n\ndef f(a):\n    """Doc."""\n    if a:\n        b = 2\n    elif x:\n        b = 3\n'
+        "    else:\n        b = 4\n    for i in (\n        a,\n        b,\n    ):\n        b += i\n"
+        "    return b\n"
+    )
+    ran: list[int] = []
+    monkeypatch.setattr("builtins._a_line_of_a_mutant_runs", lambda _, line: ran.append(line), raising=False)
+    tree = script._Marks("part.py", frozenset(range(1, 20))).visit(ast.parse(text))
+    space: dict[str, Any] = {}
+    exec(compile(ast.fix_missing_locations(tree), "part.py", "exec"), space)
+    assert space["f"](1) == 5
+    assert ran == [0, 6, 7, 12, 13, 14, 15, 16, 16, 17]
+    ran.clear()
+    assert space["f"](0) == 6
+    assert ran == [0, 6, 8, 9, 12, 13, 14, 15, 16, 16, 17]
+    assert space["f"].__doc__ == "Doc." and space["f"].__code__.co_firstlineno == 4
+
+
 def test_only_functions_that_a_mutant_changes_are_changed_in_memory(
     script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,7 +134,7 @@ def test_only_functions_that_a_mutant_changes_are_changed_in_memory(
 def test_who_tests_nothing_fails(script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """An area without mutants, and one without tests."""
     monkeypatch.setattr(script, "copies", lambda *_: [tmp_path])
-    monkeypatch.setattr(script, "traced", lambda area, chosen, folder: ({}, list(chosen)))
+    monkeypatch.setattr(script, "traced", lambda area, chosen, folder: ({}, {}, list(chosen)))
     for files in ((), ("passes/route.py",)):
         share, line = script.judge(script.Area("none", files, ()), 3, 0, 1, tmp_path)
         assert share == 0

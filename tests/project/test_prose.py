@@ -16,11 +16,10 @@ sys.modules["prose"] = prose
 SPEC.loader.exec_module(prose)
 
 DOCS = ROOT / "docs"
-SOURCES = [  # the packages of the product; the generated file repeats docstrings of ops
+SOURCES = [
     path
     for folder in ("backends", "frontends", "hw", "llmir", "passes")
     for path in (ROOT / folder).rglob("*.py")
-    if path.name != "op_methods.py"
 ]
 PAGES = {
     "README": [ROOT / "README.md"],

@@ -1,6 +1,6 @@
 """Charts of step time and throughput over the batch, and of step time over the context.
 
-`curves` makes the points of a workload, a report on a grid or a sweep; `batch` and `context` draw them
+`curves` computes the points of a workload, a report on a grid or a sweep; `batch` and `context` draw them
 (`llmir.plot_batch`, `llmir.plot_context`).
 """
 
@@ -25,19 +25,20 @@ from .frame import MARKS, LineStyle, axes, counts, hatch_region, head, line, not
 # Points of curves
 
 LARGEST = 1 << 14  # the largest batch of a curve
-FURTHEST = 1 << 20  # context in tokens, for models without a maximum
+FURTHEST = 1 << 20  # largest context in tokens, for models that state no maximum
 PICKED = ("batch", "new", "time_s", "error", "fits")
 
 
 class StepCurve(NamedTuple):
-    """Steps along one axis: the label, seconds, the relative error, and whether each point fits.
+    """Steps along one axis: the label, the seconds, the relative error, and whether each point fits in
+    memory.
 
     `error` and `fits` are NaN if unknown.
     """
 
     label: str
     x: Array
-    tokens: Array  # tokens per second of all sequences
+    tokens: Array  # axis: tokens per second of all sequences together
     time_s: Array
     error: Array
     fits: Array
@@ -60,14 +61,14 @@ def curves(name: str, over: str, data: Workload | Report | Sweep) -> CurveGroup:
 
 
 def of_report(name: str, over: str, step: Report) -> CurveGroup:
-    """The points of a grid in which only `over` varies."""
+    """The points of a grid in which only the axis `over` varies."""
     if np.ndim(step.time_s) != 1 or step.beside:
-        raise InputError(f"{name}: takes a report on a grid of one axis, such as {over}=[1, 2, 4]")
+        raise InputError(f"{name}: expected a report on a grid of one axis, such as {over}=[1, 2, 4]")
     grid = {axis: np.broadcast_to(getattr(step, axis), step.shape) for axis in ("batch", "new", "context")}
     varies = [axis for axis, values in grid.items() if len(set(values.tolist())) > 1]
     if varies not in ([over], []):
         raise InputError(
-            f"{name}: {' and '.join(varies)} varies; it takes a report of one {over} after another"
+            f"{name}: {' and '.join(varies)} also varies; expected a report in which only {over} varies"
         )
     order = np.argsort(grid[over], kind="stable")
     error = np.nan if step.error is None else step.error
@@ -92,7 +93,9 @@ def of_report(name: str, over: str, step: Report) -> CurveGroup:
 
 
 def of_workload(name: str, over: str, job: Workload) -> CurveGroup:
-    """Decode steps of a workload: halfway through its output by batch, or for its batch by context."""
+    """Decode steps of a workload: over the batch halfway through its output, or over the context for its
+    batch.
+    """
     if job.program.patches:
         raise InputError(f"{name}: {job.program.name} is an image model without decode steps")
     parts = job.program.micro_batches * job.program.parallelism.dp
@@ -133,15 +136,17 @@ def longest(job: Workload, most: int) -> int:
 
 
 def of_sweep(name: str, over: str, sweep: Sweep) -> CurveGroup:
-    """A curve for each structure and other point of a sweep; InputError for too many curves."""
+    """A curve for each structure and each combination of the other axes of a sweep; InputError for too many
+    curves.
+    """
     if len(sweep.axes[over]) < 2:
-        raise InputError(f"{name}: this sweep has one {over}; it takes one of several")
+        raise InputError(f"{name}: this sweep has only one {over}; expected several")
     found = tuple(_lines(over, sweep))
     if not found:
         raise InputError(f"{name}: all rows of this sweep are refused")
     if len(found) > len(MARKS):
         others = " and ".join(a for a, v in sweep.axes.items() if len(v) > 1 and a != over)
-        raise InputError(f"{name}: {len(found)} curves, by {others}; it takes up to {len(MARKS)}")
+        raise InputError(f"{name}: {len(found)} curves, one for each of {others}; the limit is {len(MARKS)}")
     about = " · ".join([*fixed(sweep, "hw"), *sweep.basis])
     device = " and ".join(map(str, sweep.axes["hw"]))
     title = f"{sweep.model} on {device}: steps by {over}"
@@ -149,7 +154,7 @@ def of_sweep(name: str, over: str, sweep: Sweep) -> CurveGroup:
 
 
 def fixed(sweep: Sweep, *but: str) -> list[str]:
-    """The constant axes of a sweep as text, without some of them."""
+    """The axes of a sweep that have one value, as text, except the axes in a list."""
     said = ((a, v[0]) for a, v in sweep.axes.items() if len(v) == 1 and v[0] and a not in but)
     return [f"{a} {value:,}" if isinstance(value, int) else str(value) for a, value in said]
 
@@ -226,7 +231,7 @@ def context(data: Workload | Report | Sweep, ax: Any = None) -> Any:
 
 
 def _within(curve: StepCurve) -> Array:
-    """Lower and upper bounds of the seconds by the known error."""
+    """The seconds less and plus the known error."""
     return np.asarray(curve.time_s * (1 + np.array([[-1], [1]]) * curve.error))
 
 

@@ -20,9 +20,10 @@ from . import curves, front, serving
 from .frame import FORMATS, HEIGHT, WIDTH, check, head, notes, pad
 from .serving import ChartTarget
 
-DPI = 200  # of a PNG: two pixels for each of the 860 pixels of a page
-RATES = (0.1, 0.3, 0.5, 0.65, 0.8, 0.9, 0.97)  # shares of the stable rate at which a plan is simulated
-NEAR = 0.06  # share of the rate within which the requested rate replaces another
+DPI = 200  # pixels per inch of a PNG, so that it has two pixels for each of the 860 pixels of a page
+# shares of the stable rate at which a plan is simulated for the chart
+RATES = (0.1, 0.3, 0.5, 0.65, 0.8, 0.9, 0.97)
+NEAR = 0.06  # if a rate is this near to the requested rate, the requested rate replaces it
 SHOWN = ("ttft", "tpot")
 
 
@@ -40,7 +41,7 @@ def page(height: float = HEIGHT) -> Iterator[Any]:
 
 
 def render_figure(figure: Any, form: str) -> bytes:
-    """The file of a figure; without a date, so that equal figures give equal PNG and SVG files."""
+    """The figure as a file; it contains no date, so that equal figures give equal PNG and SVG files."""
     picture = io.BytesIO()
     undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
     figure.savefig(picture, format=form, dpi=DPI, metadata=undated.get(form))
@@ -55,7 +56,9 @@ def render_plot(plot: Callable[[Any], Any], form: str, height: float = HEIGHT) -
 
 
 def plans(found: Plans, form: str) -> bytes:
-    """The Pareto front, and below it latencies of the first plan over the rate, unless it has pools."""
+    """The Pareto front; below it, the latencies of the first plan over the rate, unless the plan has
+    pools.
+    """
     if found.best is None or isinstance(found.best, PoolCandidate):
         return render_plot(lambda ax: front.front(found, ax), form, 5.6)
     runs = tuple(plan_rates(found.best, found.largest_rate or 0.0))
@@ -77,8 +80,8 @@ def plans(found: Plans, form: str) -> bytes:
 
 
 def plan_rates(best: Candidate, largest: float) -> Iterator[Simulation]:
-    """One replica of a plan at several rates up to the largest stable one, including its share of
-    the rate.
+    """Simulations of one replica of a plan at several rates, up to the largest stable one; one of them is its
+    share of the requested rate.
     """
     traffic = best.traffic
     s = best.structure
@@ -91,7 +94,7 @@ def plan_rates(best: Candidate, largest: float) -> Iterator[Simulation]:
 
 
 def sweep(found: Sweep, form: str) -> bytes:
-    """For one structure, curves over batch or context; for several, the Pareto front."""
+    """If there is one structure, curves over batch or context; if there are several, the Pareto front."""
     points = ("batch", "new", "context")
     several = any(len(values) > 1 for name, values in found.axes.items() if name not in points)
     many = {name: len(found.axes[name]) > 1 for name in points}
@@ -100,11 +103,11 @@ def sweep(found: Sweep, form: str) -> bytes:
     if many["batch"] or many["context"]:
         plot = curves.batch if many["batch"] else curves.context
         return render_plot(lambda ax: plot(found, ax), form)
-    raise InputError("a picture of a sweep is over its batches or contexts; this one has one of each")
+    raise InputError("a picture of a sweep needs several batches or contexts; this sweep has one of each")
 
 
 def rates(found: RateSeries, form: str) -> bytes:
-    """TTFT above TPOT against the rate of some runs."""
+    """TTFT over the rate of some runs, and TPOT below it."""
     with page(9.2) as figure:
         for part, of in zip(figure.subfigures(2, 1), SHOWN, strict=True):
             serving.latencies(found.runs, part.subplots(), of, ChartTarget())

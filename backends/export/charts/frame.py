@@ -1,4 +1,5 @@
-"""The frame of all charts: axes, titles, units, marks that differ in gray, and label positions.
+"""The parts that all charts share: axes, titles, units, marks that can be distinguished in gray, and
+positions of labels.
 
 Every chart uses `axes`, `head`, `notes` and `unit`. `Labels` places labels next to marks without overlaps, if
 there is space. matplotlib is an extra; `check` reports its absence.
@@ -35,11 +36,11 @@ def check(what: str) -> None:
         raise InputError(f"{what} needs matplotlib: pip install 'llmir[plot]'")
 
 
-WIDTH, HEIGHT = 8.6, 5.2  # inches: 860 pixels at 100 an inch
+WIDTH, HEIGHT = 8.6, 5.2  # inches, for 860 pixels at 100 pixels per inch
 FAINT, HATCH, LIMIT, CHOSEN = "#E5E5E5", "////", "#B42318", "#12713F"
-TEXT, SMALL, TINY = 9, 8, 6.5  # points; `TINY` is for letters in marks
+TEXT, SMALL, TINY = 9, 8, 6.5  # font sizes in points; `TINY` is for letters inside marks
 LETTERS = {bound: bound[0].upper() for bound in ("memory", "compute", "network", "overhead", "bubble")}
-WIDE = 104  # small characters of a line with the width of the axes of a page
+WIDE = 104  # number of small characters that fit in the width of the axes of a page
 ACROSS = 6.8  # width of the axes in inches
 
 
@@ -67,13 +68,13 @@ def axes(name: str, ax: Any, height: float = HEIGHT) -> Any:
 
 
 def ready(name: str, ax: Any) -> Any:
-    """Check the axes, if given, and that matplotlib is installed."""
+    """Check that the axes, if any are given, are valid, and that matplotlib is installed."""
     check(name)
     from matplotlib.axes import Axes
 
     if ax is None or isinstance(ax, Axes):
         return ax
-    raise InputError(f"{name}: ax is a {type(ax).__name__}; it takes Axes of matplotlib, or None")
+    raise InputError(f"{name}: ax is a {type(ax).__name__}; expected Axes of matplotlib, or None")
 
 
 def pad(figure: Any) -> None:
@@ -110,8 +111,8 @@ def _wide(ax: Any) -> int:
 
 
 def lay_out(ax: Any) -> None:
-    """Lay out the figure, so that the positions of axes are final."""
-    figure = getattr(ax.figure, "figure", ax.figure)  # the whole one of a part
+    """Lay out the figure, so that the positions of axes do not change later."""
+    figure = getattr(ax.figure, "figure", ax.figure)  # the whole figure, if this is a part of one
     if engine := figure.get_layout_engine():
         engine.execute(figure)
     else:
@@ -137,7 +138,7 @@ def _lines(text: str, most: int) -> list[str]:
 
 
 def plain(ax: Any, *, grid: str = "both") -> None:
-    """A simple frame: no lines at the top and right, and a faint grid in the background."""
+    """Set a simple frame: no lines at the top and right, and a faint grid in the background."""
     ax.spines[["top", "right"]].set_visible(False)
     ax.set_axisbelow(True)
     ax.grid(visible=True, axis=grid, which="major", color=FAINT, linewidth=0.7)
@@ -185,11 +186,13 @@ FINE = (
     7.0,
     8.0,
     9.0,
-)  # on an axis that spans less than a factor of ten
+)  # marks of an axis that spans less than a factor of ten
 
 
 def unit(axis: Any, symbol: str = "") -> None:
-    """SI prefixes on an axis, before a unit; a short logarithmic one has marks between its powers of ten."""
+    """Use SI prefixes for the numbers on an axis; a short logarithmic axis also has marks between its powers
+    of ten.
+    """
     from matplotlib.ticker import EngFormatter, LogLocator, NullLocator
 
     if axis.get_scale() == "log":
@@ -201,7 +204,7 @@ def unit(axis: Any, symbol: str = "") -> None:
 
 
 def counts(axis: Any, values: Iterable[float]) -> None:
-    """Ticks of a logarithmic axis at some counts, up to the number that fits."""
+    """Set the ticks of a logarithmic axis at some of the counts, as many as fit."""
     from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 
     ticks = sorted({float(value) for value in values})
@@ -221,14 +224,14 @@ def swatch(label: str, bound: str) -> Any:
 
 
 def line(label: str, **style: Any) -> Any:
-    """A legend's line or mark."""
+    """A line or mark for the legend."""
     from matplotlib.lines import Line2D
 
     return Line2D([], [], label=label, **style)
 
 
 def annotate(ax: Any, at: tuple[float, float], words: str, offset: tuple[float, float], **how: Any) -> Any:
-    """A label next to a point, with a white outline for legibility over lines."""
+    """Draw a label next to a point, with a white outline so that it is legible over lines."""
     from matplotlib.patheffects import withStroke
 
     style: dict[str, Any] = {"fontsize": SMALL, "color": INK, "zorder": 5, **how}
@@ -243,7 +246,7 @@ def hatch_region(ax: Any, first: float, last: float, *, axis: str = "x") -> Any:
 
 
 def setting(program: Program, model: DeviceCostModel, error: object = None) -> str:
-    """The split, the dtypes, and the source of kernels: `tp 2 · bf16 · calibrated, vllm kernels ± 9%`."""
+    """The split, the dtypes and the source of the kernels: `tp 2 · bf16 · calibrated, vllm kernels ± 9%`."""
     off = wording.error_band(error) if isinstance(error, float) else ""
     of = f"{model_source(model)}{off}" if model.name != "ideal" else "ideal roofline, a lower bound"
     return " · ".join([*program.parallelism.words(), *facts.precision_text(program), of])
@@ -252,13 +255,13 @@ def setting(program: Program, model: DeviceCostModel, error: object = None) -> s
 # Placed labels
 
 Point = tuple[float, float]
-Box = tuple[float, float, float, float]  # left, bottom, right, top, in pixels
-FAR = (1.0, 1.8, 2.8, 4.2, 6.0, 8.5)  # distances of a label from its mark, in label heights
+Box = tuple[float, float, float, float]  # a box in pixels: left, bottom, right, top
+FAR = (1.0, 1.8, 2.8, 4.2, 6.0, 8.5)  # distances of a label from its mark, in multiples of the label's height
 SIDES = ((1, 0), (-1, 0), (1, -1), (1, 1), (-1, -1), (-1, 1), (0, -1), (0, 1))
 
 
 class Label(NamedTuple):
-    """The label of a mark with a smaller second line; `area` is the area of the mark, in square points."""
+    """The label of a mark with a smaller second line; `area` is the area of the mark in square points."""
 
     at: Point
     area: float
@@ -267,13 +270,15 @@ class Label(NamedTuple):
 
 
 class Labels:
-    """The occupied areas of some axes, so that new labels avoid them; the scales stay fixed."""
+    """The areas of some axes that are occupied, so that new labels avoid them; the scales must not change
+    afterwards.
+    """
 
     def __init__(self, ax: Any) -> None:
         self.ax, self.dpi = ax, ax.figure.dpi
         self.inside: Box = ax.get_window_extent().extents
         self.taken: list[Box] = []
-        self.lines: list[Box] = []  # lines, which a label crosses only as a last resort
+        self.lines: list[Box] = []  # labels cross these lines only if there is no other position
 
     def occupy(self, at: Point, area: float) -> None:
         """Mark the area of a mark as occupied."""
@@ -291,7 +296,7 @@ class Labels:
                 self.lines.append((x - 1, y - 1, x + 1, y + 1))
 
     def beside(self, first: Point, last: Point, words: str) -> None:
-        """The label of a horizontal line: over its right end, under it, or before its left end."""
+        """The label of a horizontal line: over its right end, under its right end, or before its left end."""
         ways = (
             (last, (-3, 3), {"ha": "right", "va": "bottom"}),
             (last, (-3, -3), {"ha": "right", "va": "top"}),
@@ -308,7 +313,7 @@ class Labels:
         self._first(self._text(words, (p, p * slope), (0, 4), color=MUTED, **turned) for p in places)
 
     def _first(self, texts: Iterable[Any]) -> None:
-        """The first position without an overlap, otherwise the first of all."""
+        """The first position without an overlap; if all positions overlap, the first one."""
         tried: list[Any] = []
         for text in texts:
             tried.append(text)
@@ -322,12 +327,14 @@ class Labels:
             text.remove()
 
     def foot(self, x: float, words: str) -> None:
-        """Words at the foot of an upright line."""
+        """Text at the foot of a vertical line."""
         at = (x, self.ax.get_ylim()[0])
         self._first([self._text(words, at, (4, 4), color=MUTED, ha="left", va="bottom")])
 
     def place(self, label: Label) -> None:
-        """A label at a free position, with a line to its mark if it is far; none without a free position."""
+        """Draw a label at a free position, with a line to its mark if it is far away; draw nothing if no
+        position is free.
+        """
         text = self._text(label.words, label.at, (0, 0), color=INK, ha="left", va="top", fontweight="bold")
         more = self._text(label.more, label.at, (0, 0), color=MUTED, ha="left", va="top")
         wide = max(part.get_window_extent().width for part in (text, more)) + 2

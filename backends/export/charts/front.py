@@ -33,13 +33,15 @@ from .frame import (
     unit,
 )
 
-NUMBERED = 9  # plans after the first with a number in the picture
+NUMBERED = 9  # number of plans after the first one that are numbered in the picture
 PALE = "#B9C0CB"
-BEATEN = 500  # number of points off the front that are drawn
+BEATEN = 500  # number of points that are drawn although they are not on the front
 
 
 class FrontPoints(NamedTuple):
-    """Plans of one device: tokens/s of a user and of a GPU, and whether each is on the front, and fits."""
+    """Plans of one device: tokens/s per user and per GPU; whether each plan is on the front, and whether it
+    fits in memory.
+    """
 
     device: str
     users: Array
@@ -49,7 +51,7 @@ class FrontPoints(NamedTuple):
 
 
 def of_plans(plans: Plans) -> list[FrontPoints]:
-    """The closed forms of a search, by device."""
+    """The points that the search estimated by closed form, by device."""
     names = np.array([s.device.name for s in plans.structures], dtype=object)[plans.points.structure]
     on = np.zeros(len(names), dtype=bool)
     on[plans.front] = True
@@ -84,9 +86,9 @@ def front(data: Plans | Sweep, ax: Any = None) -> Any:
     """`llmir.plot_front`."""
     found = of_plans(data) if isinstance(data, Plans) else of_sweep(data)
     if not found:
-        raise InputError("plot_front: no plan fits, so that there is no front")
+        raise InputError("plot_front: no plan fits in memory, so there is no front")
     if len(found) > len(MARKS):
-        raise InputError(f"plot_front: {len(found)} devices; it takes up to {len(MARKS)}")
+        raise InputError(f"plot_front: {len(found)} devices; the limit is {len(MARKS)}")
     ax = axes("plot_front", ax, 5.6)
     for each, mark in zip(found, MARKS, strict=False):
         off = each.fits & ~each.front
@@ -152,7 +154,7 @@ def _traffic(plans: Plans) -> str:
 
 
 def _chosen(ax: Any, plans: Plans) -> None:
-    """The limit of TPOT, the plans by their numbers, and the first of them."""
+    """Draw the limit of TPOT and the plans with their numbers, and mark the first plan."""
     _slow(ax, plans.traffic.tpot)
     for number, each in enumerate(plans.shown[: NUMBERED + 1], 1):
         if each is plans.best:

@@ -17,17 +17,17 @@ from llmir.base.values import Array
 from .frame import LIMIT, SMALL, TEXT, annotate, axes, head, lay_out, notes, plain, setting, unit
 
 POINTS = (
-    4096  # decode steps that are estimated one by one; longer outputs are sampled at this number of steps
+    4096  # number of decode steps that are estimated; for a longer output, as many of its steps are selected
 )
 PARTS = (("weights", "#C3CAD6", ""), ("caches", "#9DB8DC", "////"), ("activations", "#F6C9AE", "...."))
 NOTE = "activations at the peak of a step; caches grow evenly during prefill"
-NAMES = 44  # number of ops with a name below an axis
+NAMES = 44  # number of ops whose names are shown below an axis
 EDGE = "#3D4659"
 GB = 10**9
 
 
 class MemorySample(NamedTuple):
-    """Bytes of one rank of the fullest stage, at seconds since the request began."""
+    """Bytes of one rank of the fullest stage over the time since the request began, in seconds."""
 
     time_s: Array
     weights: Array
@@ -43,7 +43,7 @@ class MemorySample(NamedTuple):
 def held_bytes(job: Workload) -> MemorySample:
     """The memory at the start and the end of prefill, and in decode steps.
 
-    Caches fill during prefill, drawn as a line, in addition to the activations of the largest step.
+    During prefill, caches grow along a straight line; the activations are those of the largest step.
     """
     read = job.prefill
     ends = [0.0, job.ttft_s]
@@ -70,7 +70,7 @@ def held_bytes(job: Workload) -> MemorySample:
 
 
 def _caches(job: Workload, tokens: int) -> float:
-    """The cache bytes of all requests with `tokens` tokens each."""
+    """The bytes of the caches of all requests if each has `tokens` tokens."""
     if not tokens:
         return 0.0
     at: dict[str, Any] = {"batch": job.batch, "new": 1, "context": tokens - 1}
@@ -131,7 +131,7 @@ def _parts() -> list[Any]:
 
 
 def _aside(job: Workload) -> str:
-    """The fixed memory of an engine, as text."""
+    """The memory that an engine reserves at its start, as text."""
     if not job.pool:
         return ""
     of = job.memory
@@ -151,12 +151,13 @@ def _peak(ax: Any, x: float, y: float, words: str) -> None:
 
 
 def moments(step: Report) -> list[tuple[str, float]]:
-    """The transient bytes while each op runs, in schedule order, on the fullest stage.
+    """The bytes of activations while each op runs, in schedule order, on the fullest stage.
 
-    A layer appears once for each distinct set of live values: the first, a middle and the last iteration.
+    Layers that differ in which tensors are alive appear separately: the first, a middle and the last
+    iteration.
     """
     if step.shape:
-        raise InputError(f"plot_memory: takes a step at one point, not on a grid of {step.shape}")
+        raise InputError(f"plot_memory: expected a step at one point, got a grid of {step.shape}")
     fullest = max(step.plan.memories, key=lambda memory: memory.peak(step.at))
     return [(moment.op, float(step.at(moment.bytes))) for moment in fullest.moments]
 

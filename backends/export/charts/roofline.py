@@ -30,10 +30,11 @@ from .frame import (
     unit,
 )
 
-WHOLE, LEAST = 3600.0, 70.0  # area of a mark of all the step, and of one that its letter just fits in
-NAMED = 0.04  # share of a step from which an op is labeled
+# area of the mark of a whole step, and of the smallest mark in which its letter fits
+WHOLE, LEAST = 3600.0, 70.0
+NAMED = 0.04  # ops with at least this share of the step are labeled
 SHAPES = ("s", "o", "^", "D")
-NEAR = 17.0  # distance in points of marks that share a label
+NEAR = 17.0  # marks within this distance, in points, share a label
 
 
 class RooflinePoint(NamedTuple):
@@ -44,14 +45,14 @@ class RooflinePoint(NamedTuple):
     flops_per_s: float
     share: float
     bound: str
-    ideal: float  # the roofline's part of its time
+    ideal: float  # the share of the roofline in the op's time
 
 
 def steps(name: str, data: Workload | Report) -> Mapping[str, Report]:
     """The steps of a workload by phase, or the single step of a report; InputError for a grid."""
     found = data.steps if isinstance(data, Workload) else {data.phase or "step": data}
     if shape := next((step.shape for step in found.values() if step.shape), ()):
-        raise InputError(f"{name}: takes a step at one point, not on a grid of {shape}")
+        raise InputError(f"{name}: expected a step at one point, got a grid of {shape}")
     return found
 
 
@@ -119,7 +120,7 @@ def roofline(data: Workload | Report, ax: Any = None) -> Any:
 
 
 def settings(of: Mapping[str, Report]) -> list[str]:
-    """A description of each step, with its time."""
+    """One line of text about each step, with its time."""
     return [
         f"{phase} {units.time(float(s.time_s))}{wording.error_band(s.error)}: {wording.step_title(s)}"
         for phase, s in of.items()
@@ -127,7 +128,9 @@ def settings(of: Mapping[str, Report]) -> list[str]:
 
 
 def _limits(ax: Any, every: Sequence[RooflinePoint], memory: float, peaks: Mapping[str, float]) -> None:
-    """Scale the axes to include all marks and the ridge point, and draw the rooflines."""
+    """Set the scales of the axes so that all marks and the ridge point are visible, and draw the
+    rooflines.
+    """
     top = max(peaks.values(), default=max(op.flops_per_s for op in every))
     low = min(op.intensity for op in every) / 2.5
     high = max(*(op.intensity for op in every), top / memory if memory else 1) * 6
@@ -148,7 +151,9 @@ def _limits(ax: Any, every: Sequence[RooflinePoint], memory: float, peaks: Mappi
 
 
 def _marks(ax: Any, found: Sequence[RooflinePoint], shape: str, phase: str) -> None:
-    """Marks of one phase, the largest behind; each has the letter of its bound."""
+    """Draw the marks of one phase, the largest ones behind the others; each mark shows the letter of its
+    bound.
+    """
     for op in sorted(found, key=lambda op: -op.share):
         paint = PAINT[op.bound]
         ax.scatter(
@@ -182,7 +187,7 @@ def area(share: float) -> float:
 def _without_roofline(
     of: Mapping[str, Report], each: Mapping[str, tuple[list[RooflinePoint], dict[str, float]]]
 ) -> list[str]:
-    """A note on parts without a place on a roofline: ops without FLOPs, and engine overhead."""
+    """A note on parts of a step that have no place on a roofline: ops without FLOPs, and engine overhead."""
     idle = dict.fromkeys(name for _, names in each.values() for name in names)
     shares = (f"{units.percent(sum(names.values()))} of {phase}" for phase, (_, names) in each.items())
     lines = [f"not drawn, for they do no FLOPs: {', '.join(idle)}; {', '.join(shares)}"] if idle else []
@@ -234,7 +239,9 @@ def _merge_labels(ax: Any, found: Sequence[RooflinePoint]) -> list[list[Roofline
 
 
 def _label(group: Sequence[RooflinePoint], phase: str) -> Label:
-    """Names with shares below; for a single op also its share of the roofline."""
+    """The names of the ops, with their shares below; for a single op, also the share of the roofline in its
+    time.
+    """
     names = ", ".join(dict.fromkeys(op.name for op in group[:3])) + (" …" if len(group) > 3 else "")
     shares = ", ".join(units.percent(op.share) for op in group[:3])
     roof = f", {units.percent(group[0].ideal)} of its roof" if len(group) == 1 and group[0].ideal < 1 else ""

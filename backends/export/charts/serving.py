@@ -1,7 +1,8 @@
 """Charts of simulated servers: state over time, and latency against the request rate.
 
-`serving` draws running and waiting requests and blocks in use (`llmir.plot_serving`); `latencies` draws
-percentiles of a latency against the rate, with limits and overload (`llmir.plot_latencies`).
+`serving` draws running requests, waiting requests and used blocks (`llmir.plot_serving`). `latencies` draws
+percentiles of a latency over the request rate, with limits and the region of overload
+(`llmir.plot_latencies`).
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ BINS = 300  # time bins of a line
 
 
 class LoadTimeline(NamedTuple):
-    """Means over pieces of time: requests that run, requests that wait, and the share of blocks in use."""
+    """Means over intervals of time: running requests, waiting requests, and the share of blocks in use."""
 
     edges_s: Array
     running: Array
@@ -51,7 +52,7 @@ class LoadTimeline(NamedTuple):
 
 
 def load_timeline(run: Simulation) -> LoadTimeline:
-    """The timeline of all replicas together; idle time has no running or waiting requests."""
+    """The timeline of all replicas together; in idle time, no requests run or wait."""
     if not len(run.load) or not run.events["steps"].size:
         raise InputError("plot_serving: this simulation has no steps")
     replicas: Sequence[Simulation] = run.replicas if isinstance(run, ReplicaSimulation) else (run,)
@@ -72,7 +73,7 @@ def load_timeline(run: Simulation) -> LoadTimeline:
 
 
 def _means(edges: Array, starts: Array, ends: Array, values: Array) -> Array:
-    """The mean per time bin of values between their starts and ends, zero elsewhere."""
+    """The mean in each time bin of values that apply from a start to an end and are zero otherwise."""
     knots = np.stack([starts, ends], axis=1).ravel()
     area = np.repeat(np.cumsum(values * (ends - starts)), 2)
     area[0::2] -= values * (ends - starts)
@@ -136,12 +137,12 @@ def _piece(found: LoadTimeline) -> str:
 
 STYLES = {"p50": (":", "o", "#56708F"), "p90": ("--", "s", "#2F5C94"), "p99": ("-", "D", "#0F172A")}
 LIMITED = {"ttft": "max_ttft_s", "tpot": "max_tpot_s"}
-ROOM = 1.1  # factor of the largest visible rate
+ROOM = 1.1  # the largest visible rate is this factor above the last one
 Runs = Sequence[Simulation | Replications]
 
 
 class PercentileCurve(NamedTuple):
-    """A percentile at each rate, with half of its confidence interval; 0 for a single run."""
+    """A percentile at each rate, with half the width of its confidence interval (0 for a single run)."""
 
     rate: Array
     seconds: Array
@@ -149,7 +150,9 @@ class PercentileCurve(NamedTuple):
 
 
 def curves(of: str, runs: Runs, times: float = 1) -> dict[str, PercentileCurve]:
-    """Each percentile of a latency over the rates of some runs, scaled to `times` equal servers."""
+    """Percentiles of a latency over the rates of some runs; rates are multiplied by `times`, the number of
+    equal servers.
+    """
     rates = times * np.array([rate_of(run) for run in runs])
     order = np.argsort(rates, kind="stable")
     found = {}
@@ -165,14 +168,12 @@ def rate_of(run: Simulation | Replications) -> float:
     each = run.runs if isinstance(run, Replications) else (run,)
     rates = [one.rate for one in each]
     if any(one.load.users for one in each) or not all(rates):
-        raise InputError(
-            "plot_latencies: takes runs at a rate; users of a closed loop come as they are answered"
-        )
+        raise InputError("plot_latencies: expected runs with a request rate; a closed loop has none")
     return float(np.mean([rate for rate in rates if rate]))
 
 
 def _figure(run: Simulation | Replications, of: str, stat: str) -> tuple[float, float]:
-    """Seconds, and half of their interval; NaN without values."""
+    """The latency in seconds, and half the width of its interval; NaN without values."""
     nothing = (float("nan"), 0.0)
     if isinstance(run, Replications):
         known = run.latencies[of][stat] if of in run.latencies else None
@@ -188,7 +189,9 @@ def largest(runs: Runs) -> float:
 
 
 class ChartTarget(NamedTuple):
-    """The marked rate, a limit that the runs lack, and the number of servers for rates."""
+    """The rate to mark, limits that the runs do not have, and the number of servers by which rates are
+    multiplied.
+    """
 
     rate: float | None = None
     limit_s: float | None = None
@@ -203,7 +206,9 @@ def latencies(data: Iterable[Simulation | Replications], ax: Any, of: str, asked
     one = _one(runs[0])
     choice("of", of, tuple(one.latencies))
     if len({(r.job.program.name, r.job.device.name) for r in map(_one, runs)}) > 1:
-        raise InputError("plot_latencies: the runs are of several models or devices; it takes those of one")
+        raise InputError(
+            "plot_latencies: the runs have several models or devices; expected runs of one model and device"
+        )
     found = curves(of, runs)
     ax = axes("plot_latencies", ax, 4.8)
     words = draw(ax, of, runs, asked)
@@ -222,7 +227,7 @@ def title(of: str) -> str:
 
 
 def handles() -> list[Any]:
-    """The lines of a legend."""
+    """The lines that the legend explains."""
     known = STYLES.items()
     return [
         line(f"{stat} of requests", linestyle=s, marker=m, color=c, markersize=4) for stat, (s, m, c) in known
@@ -270,7 +275,7 @@ def _one(run: Simulation | Replications) -> Simulation:
 
 
 def height(found: dict[str, PercentileCurve], stable: float, limit: float | None) -> float:
-    """The upper end of the time axis, chosen so that stable rates remain readable."""
+    """The upper end of the time axis; it is chosen so that stable rates are readable."""
     every = [c.seconds[np.isfinite(c.seconds)] for c in found.values()]
     calm = [c.seconds[(c.rate <= stable) & np.isfinite(c.seconds)] for c in found.values()]
     of = [seconds for seconds in calm if seconds.size] or every
@@ -279,6 +284,6 @@ def height(found: dict[str, PercentileCurve], stable: float, limit: float | None
 
 
 def furthest(found: dict[str, PercentileCurve], stable: float, asked: float | None) -> float:
-    """The largest rate in the picture: slightly beyond the last one, or the stable rate."""
+    """The largest visible rate: slightly more than the last rate, or than the stable rate."""
     last = float(max(*found["p99"].rate.tolist(), asked or 0.0))
     return ROOM * (max(stable, last) if stable < 1.6 * last else last)

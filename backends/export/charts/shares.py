@@ -1,7 +1,7 @@
 """Charts of shares: parameters, FLOPs, bytes and time by block of the model or by kind of op.
 
-First the shares as data (`ShareColumn`, `TimeColumn`), then the chart `distributions`, prefill above decode
-(`llmir.plot_distributions`).
+First come the shares as data (`ShareColumn`, `TimeColumn`), and then the chart `distributions` with prefill
+above decode (`llmir.plot_distributions`).
 """
 
 from __future__ import annotations
@@ -26,37 +26,37 @@ from .roofline import settings, steps
 # Shares as data
 
 BY = ("block", "kind")
-Shares = Mapping[str, float]  # by row; the sum is 1
+Shares = Mapping[str, float]  # shares by row; their sum is 1
 
 
 class ShareColumn(NamedTuple):
-    """Shares of one amount by phase, a row each, and the total."""
+    """The shares of one amount by phase, with one row per block or kind, and the total."""
 
     total: Mapping[str, float]
     shares: Mapping[str, Shares]
 
 
 class TimeColumn(NamedTuple):
-    """Seconds by row and bound, each as a share of `whole_s`."""
+    """Seconds by row and by bound, each as a share of `whole_s`."""
 
     whole_s: float
-    shares: Mapping[str, Shares]  # by row, then by bound
+    shares: Mapping[str, Shares]  # shares by row, and then by bound
 
     @property
     def rows(self) -> Shares:
-        """The total over all bounds, by row."""
+        """The sum over all bounds, by row."""
         return {row: sum(of.values()) for row, of in self.shares.items()}
 
 
 def row_of(cost: OpCost, by: str) -> str:
-    """The row of a report line; overhead has separate rows."""
+    """The row of the chart to which a row of a report belongs; overhead has separate rows."""
     if cost.kind == OVERHEAD:
         return cost.name.rpartition(".")[2]
     return cost.block if by == "block" else cost.kind
 
 
 def parameters(program: Program, by: str) -> Mapping[str, int]:
-    """Parameters by block, or by the kind of op that reads them first."""
+    """Parameters by block, or by the kind of the first op that reads them."""
     if by == "block":
         return program.parameters_by_kind
     found: Counter[str] = Counter()
@@ -67,7 +67,7 @@ def parameters(program: Program, by: str) -> Mapping[str, int]:
 
 
 def _kind(at: Instance) -> str:
-    """The kind of the first op that reads a weight, through ops that take no time."""
+    """The kind of the first op that reads a weight; ops that take no time are skipped."""
     seen = {at.node.name}
     for node in at.graph.nodes:
         if any(operand.node in seen for operand in node.operands):
@@ -111,16 +111,17 @@ def times(step: Report, by: str) -> TimeColumn:
 
 # The chart
 
-PITCH = 1.42  # from column to column, with a full bar of width 1
-THICK, APART = 0.26, 0.36  # of a bar, and between bars of one row, relative to the height of a row
+PITCH = 1.42  # distance between columns; a full bar has the width 1
+# height of a bar, and distance between the bars of one row, relative to the height of a row
+THICK, APART = 0.26, 0.36
 TONES = (("#3D4659", ""), ("#D5DAE3", "...."), ("#8B93A5", "////"), ("#FFFFFF", "xxxx"))
-ROOM = 0.085  # of a bar that shows a letter
+ROOM = 0.085  # smallest width of a bar that shows a letter
 LAST = (*OVERHEAD_ROWS.values(), BUBBLE)
 
 
 class ShareTable(NamedTuple):
-    """The content of the chart: columns of amounts, seconds by phase, and the rows with a value in any of
-    them.
+    """The content of the chart: columns of amounts, seconds by phase, and the rows that have a value in any
+    column.
     """
 
     columns: Mapping[str, ShareColumn]
@@ -142,7 +143,7 @@ def table(program: Program, of: Mapping[str, Report], by: str) -> ShareTable:
 
 
 def height(program: Program, of: Mapping[str, Report], by: str) -> float:
-    """Height in inches on a page."""
+    """The height of the chart on a page, in inches."""
     return 2.2 + 0.4 * len(table(program, of, by).rows) * max(1.0, len(of) / 2)
 
 
@@ -182,7 +183,7 @@ def distributions(data: Workload | Report, ax: Any = None, by: str = "block") ->
 
 
 def _rows(columns: Mapping[str, ShareColumn], seconds: Mapping[str, TimeColumn]) -> list[str]:
-    """All rows, ordered by their largest share; overhead and bubbles are last."""
+    """All rows in descending order of their largest share; overhead and bubbles come last."""
     most: dict[str, float] = {}
     every = [shares for each in columns.values() for shares in each.shares.values()]
     for shares in (*every, *(time.rows for time in seconds.values())):
@@ -252,7 +253,9 @@ def _share(ax: Any, x: float, y: float, share: float, letters: str = "") -> None
 
 
 def _stacked(ax: Any, rows: list[str], time: TimeColumn, offset: float, phase: str) -> None:
-    """The time of a phase: each row split by bound, with a letter in or after each piece."""
+    """The time of a phase: each row is a bar that is split by bound, with the letter of the bound in or after
+    each piece.
+    """
     left = [3 * PITCH] * len(rows)
     behind = [""] * len(rows)
     for bound, letter in LETTERS.items():
@@ -295,6 +298,6 @@ def _handles(of: Mapping[str, Report], seconds: Mapping[str, TimeColumn]) -> lis
 
 
 def _words(of: Mapping[str, Report]) -> str:
-    """The basis of the shares."""
+    """The amounts to which the shares refer."""
     apart = ", prefill and decode separately" if {"prefill", "decode"} <= of.keys() else ""
     return f"shares of each column's total{apart}; time by what bounds it"

@@ -22,13 +22,13 @@ from .frame import check as check_matplotlib
 Array = np.ndarray[Any, np.dtype[Any]]
 
 OTHERS = "#999999"
-MOST = 400  # largest number of rows that are drawn one by one
+MOST = 400  # largest number of rows that are drawn individually
 LEGEND: dict[str, Any] = {"fontsize": 8, "framealpha": 0.85, "edgecolor": "none"}
 
 
 @dataclass(frozen=True, eq=False)
 class ValidationTimes:
-    """Measured and predicted seconds of rows, by their numbers, each of a series."""
+    """Measured and predicted seconds of rows; each row has a number and belongs to a series."""
 
     series: Sequence[str]
     rows: Sequence[int]
@@ -42,13 +42,17 @@ class ValidationTimes:
 
 
 def check(folder: str | os.PathLike[str]) -> Path:
-    """The folder, made if need be; InputError without matplotlib, OutputError if it cannot be written."""
+    """Create the folder if it does not exist; InputError without matplotlib, OutputError if the folder cannot
+    be written.
+    """
     check_matplotlib("--plot")
     path = Path(folder).expanduser()
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise OutputError(f"{plain(str(folder))}: cannot be made ({error.strerror or error})") from None
+        raise OutputError(
+            f"{plain(str(folder))}: the folder cannot be created ({error.strerror or error})"
+        ) from None
     if not os.access(path, os.W_OK | os.X_OK):
         raise OutputError(f"{plain(str(folder))}: no permission to write")
     return path
@@ -57,7 +61,9 @@ def check(folder: str | os.PathLike[str]) -> Path:
 def draw(
     folder: Path, name: str, title: str, times: ValidationTimes, *, each: bool = False
 ) -> Iterator[Path]:
-    """Draw PNG files of some rows with a common name prefix, optionally of `each` row; yields the paths."""
+    """Draw PNG files of some rows, with a common prefix of the file names; with `each`, also a chart of
+    single rows. Yields the paths.
+    """
     from matplotlib.figure import Figure
 
     plots = {"scatter": _scatter, "error": _by_size} | ({"requests": _one_by_one} if each else {})
@@ -77,7 +83,7 @@ def draw(
 
 
 def _seconds(axis: Any, times: Array) -> None:
-    """A logarithmic axis of times with units; a short one has marks between its powers of ten."""
+    """A logarithmic axis of times with units; a short axis has marks between its powers of ten."""
     from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
     short = np.max(times) < 200 * np.min(times)
@@ -87,7 +93,7 @@ def _seconds(axis: Any, times: Array) -> None:
 
 
 def _points(axes: Any, times: ValidationTimes, y: Array) -> None:
-    """`y` over the measured times; series beyond the colours are `others`."""
+    """Draw `y` over the measured times; series for which there is no color left are combined as `others`."""
     largest = [name for name, _ in Counter(times.series).most_common(len(COLOURS))]
     shown = np.array([name if name in largest else "others" for name in times.series], dtype=object)
     colours = dict(zip(largest, COLOURS, strict=False))
@@ -101,7 +107,7 @@ def _points(axes: Any, times: ValidationTimes, y: Array) -> None:
 
 
 def _scatter(axes: Any, times: ValidationTimes) -> None:
-    """Predicted over measured, both logarithmic, with the diagonal and a factor of two."""
+    """Predicted over measured times on logarithmic axes, with the diagonal and lines at a factor of two."""
     _points(axes, times, times.predicted)
     ends = np.array([times.measured.min(), times.measured.max()])
     axes.plot(ends, ends, color="#444444", linewidth=1)

@@ -1,9 +1,9 @@
 """Pictures of steps as columns of tiles: the levels `layer`, `full` and `overview`.
 
-Order of the file: lanes next to a column for wires that skip tiles (`Lanes`); the surroundings of any
-picture, such as title, totals, legend and panels (`new_canvas`, `head`); the drawing of wires (`draw_wires`);
-the levels `layer` and `full` with one tile per op (`OpColumn`); and `overview`, with layers folded and one
-tile for each part of a layer (`OverviewColumn`).
+Order of the file: lanes next to a column, for lines that skip tiles (`Lanes`); the parts that every picture
+has, such as title, totals, legend and panels (`new_canvas`, `head`); the drawing of lines (`draw_wires`); the
+levels `layer` and `full` with one tile per op (`OpColumn`); and `overview`, in which layers are drawn once,
+with one tile for each part of a layer (`OverviewColumn`).
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ from .outline import Box, DataEdge, Inlet, LayerSection, StageOutline, StepOutli
 
 # Lanes of wires
 
-PITCH, MARGIN = 8.0, 7.0  # between lanes; between the column and the first of them
-_PORT = 9.0  # how far from a tile's edge wires enter and leave it
+PITCH, MARGIN = 8.0, 7.0  # distance between lanes, and between the column and the first lane
+_PORT = 9.0  # distance from the edge of a tile at which connections enter and leave it
 
 
 @dataclass(frozen=True)
 class Wire:
-    """A connection between tiles; `dashed` for residual values that skip tiles."""
+    """A connection between tiles; `dashed` marks residual values that skip tiles."""
 
     tail: str
     head: str
@@ -77,13 +77,15 @@ class Wire:
 
     @property
     def right(self) -> bool:
-        """Whether it runs on the right, if it does not run straight."""
+        """Whether a connection that is not straight is drawn on the right."""
         return self.dashed or self.strong
 
 
 @dataclass(frozen=True, eq=False)
 class Lanes:
-    """The lane of each bundle, by its tail and side: wires of one tile on one side share a lane."""
+    """The lane of each bundle of lines, by the tile where it starts and its side: lines that start at one
+    tile on one side share a lane.
+    """
 
     rank: Mapping[str, int]
     bundles: Mapping[tuple[str, bool], int]
@@ -91,7 +93,9 @@ class Lanes:
 
     @classmethod
     def of(cls, order: Sequence[str], wires: Iterable[Wire]) -> Lanes:
-        """Lanes for tiles in this order, from top to bottom; short connections are inside long ones."""
+        """Lanes for tiles in this order, from top to bottom; lanes of short connections are closer to the
+        column.
+        """
         rank = {name: i for i, name in enumerate(order)}
         ways: dict[tuple[str, bool], tuple[int, int]] = {}
         doors: dict[Wire, int] = {}
@@ -106,7 +110,8 @@ class Lanes:
             doors[wire] = taken.get((wire.head, wire.right), 0)
             taken[wire.head, wire.right] = doors[wire] + 1
         found: dict[tuple[str, bool], int] = {}
-        taken_ranks: dict[bool, list[int]] = {False: [], True: []}  # of each lane, one bit per rank
+        # the ranks that each lane occupies, one bit per rank
+        taken_ranks: dict[bool, list[int]] = {False: [], True: []}
         for key, (first, last) in sorted(ways.items(), key=lambda w: (w[1][1] - w[1][0], w[1])):
             lanes, bits = taken_ranks[key[1]], ((1 << (last - first + 1)) - 1) << first
             lane = next((i for i, mask in enumerate(lanes) if not mask & bits), len(lanes))
@@ -115,12 +120,12 @@ class Lanes:
         return cls(rank, found, doors)
 
     def wide(self, right: bool) -> float:
-        """Points that the lanes of a side take."""
+        """The width in points that the lanes of one side take."""
         lanes = [lane for (_, side), lane in self.bundles.items() if side == right]
         return MARGIN + PITCH * (max(lanes) + 1) if lanes else 0.0
 
     def corners(self, wire: Wire, spots: Mapping[str, Area], edges: tuple[float, float]) -> list[Point]:
-        """The path of a wire; `edges` are the left and right side of the column."""
+        """The path of a connection; `edges` are the left and right side of the column."""
         tail, head = spots[wire.tail], spots[wire.head]
         if wire not in self.doors:
             return [(tail.middle, tail.bottom), (head.middle, head.top)]
@@ -156,11 +161,11 @@ SECTION = {"style": "rounded,filled", "color": "#94a3b8", "fillcolor": "#f8fafc"
 GROUP = {"style": "rounded,filled", "color": "#e2e8f0", "fillcolor": "#f1f5f9", "penwidth": "1"}
 
 LEGEND = {"overhead": "overhead: launches, the engine's CPU", "bubble": "bubble: waits for another stage"}
-LINE, BETWEEN = 14, 12.0  # points: a line in the heading of a panel; the gap between panels
+LINE, BETWEEN = 14, 12.0  # points: height of a line in the heading of a panel, and gap between panels
 NARROW, TITLES = (
     430.0,
     (17, 19),
-)  # points: minimum width of text above a picture; font size of its title and of others
+)  # points: minimum width of the text above a picture, font size of its title, and font size of other text
 _ABREAST = 2
 _WARNING = "#b91c1c"
 
@@ -177,8 +182,8 @@ def new_canvas(title: str) -> Canvas:
 def side_by_side(
     canvas: Canvas, count: int, draw: Callable[[int, float, float], tuple[float, float]]
 ) -> tuple[float, float]:
-    """Draw panels, two per row, and return their extent: `draw` draws a panel with a number at a left and top
-    position, and returns its right and bottom.
+    """Draw panels, two per row, and return their extent. `draw` draws the panel with a given number at a left
+    and top position, and returns its right and bottom.
     """
     widest, top = 0.0, 0.0
     for first in range(0, count, _ABREAST):
@@ -208,7 +213,9 @@ def block(
     key: str,
     limit: float,
 ) -> None:
-    """A title, lines of facts (size, words, colour), a legend of bounds and a key, above y = 0."""
+    """A title, lines of facts (size, words, color), a legend of bounds and an explanation of signs, all above
+    y = 0.
+    """
     limit = max(limit, NARROW)
     large = TITLES[limit > NARROW]
     words = [fit(word, large, limit, bold=True) for word in title.split()]
@@ -237,7 +244,9 @@ def band(
     fill: str,
     said: str = "",
 ) -> Tile:
-    """The head of a frame: title on the left, figure on the right, lines below; wires pass behind it."""
+    """The heading of a frame: title on the left, time on the right, more lines below; connections pass behind
+    it.
+    """
     second = width(figure, size - 2, bold=True) if figure else -8.0
     name, *more = wrapped(title, size, inner - second - 8, inner, bold=True)
     high, words = size + 4, font(name, size, bold=True)
@@ -252,7 +261,7 @@ def band(
 
 
 def panel_head(outline: StepOutline, id: str, inner: float, note: str = "") -> Tile:
-    """The heading of one step's panel: a description, and the total."""
+    """The heading of a step's panel: a description of the step, and its total."""
     report = outline.report
     name, what = step_words(report)
     time = units.time(float(report.time_s))
@@ -261,7 +270,9 @@ def panel_head(outline: StepOutline, id: str, inner: float, note: str = "") -> T
 
 
 def panel_lines(outline: StepOutline) -> list[str]:
-    """The numbers of stages and micro-batches, if several, and the basis of shares if not the step."""
+    """The numbers of stages and micro-batches, if there are several; and what shares refer to, if it is not
+    the step.
+    """
     lines = [f"{name} of {value}" for name, value in wording.pipeline_lines(outline.report)[:1]]
     if (count := len(outline.report.stages)) > 1:
         lines.append(f"shares: 100% is {count} stages × {units.time(float(outline.report.time_s))}")
@@ -286,14 +297,14 @@ def step_words(report: Report) -> tuple[str, str]:
 
 
 def where(job: Report | Workload) -> str:
-    """The devices, the split and the types of a picture's title."""
+    """The devices, the split and the dtypes, for the title of a picture."""
     words = [word.upper() for word in job.program.parallelism.words("=")]
     words += precision_text(job.program)
     return wording.devices(job.program, job.device) + (f" ({', '.join(words)})" if words else "")
 
 
 def _facts(job: Report | Workload) -> tuple[str, str, bool]:
-    """A line of times, a line of memory, and whether it fits."""
+    """A line about times, a line about memory, and whether the workload fits."""
     if isinstance(job, Workload):
         peak, capacity, fits = float(job.peak_bytes(job.batch)), job.capacity_bytes, job.fits
         times = [" ".join(row) for row in wording.rates(job)]
@@ -310,7 +321,7 @@ def _facts(job: Report | Workload) -> tuple[str, str, bool]:
 def lines_of(
     words: list[str], size: float, limit: float, between: str = " ", *, bold: bool = False
 ) -> list[str]:
-    """Words in lines of at most `limit` points."""
+    """Break words into lines of at most `limit` points."""
     lines: list[str] = []
     for word in words:
         longer = f"{lines[-1]}{between}{word}" if lines else word
@@ -322,7 +333,7 @@ def lines_of(
 
 
 def _legend(present: set[str], limit: float) -> Iterator[str]:
-    """Lines of swatches, one for each bound that occurs, with its letter."""
+    """Lines of color samples, one for each bound that occurs, with its letter."""
     cells: list[str] = []
     total = 0.0
     for bound in (b for b in PAINT if b in present):
@@ -352,12 +363,12 @@ _WORDS = 8.0
 
 
 def lanes_of(frame: Frame, wires: Sequence[Wire]) -> Lanes:
-    """The lanes of a frame's tiles, in the order of placement."""
+    """The lanes of a frame's tiles, in the order in which they are placed."""
     return Lanes.of([tile.id for tile in frame.tiles], wires)
 
 
 def draw_wires(canvas: Canvas, lanes: Lanes, wires: Sequence[Wire], edges: tuple[float, float]) -> None:
-    """Draw all wires of a column with left and right side `edges`."""
+    """Draw all connections of a column; `edges` are its left and right side."""
     said: set[tuple[str, str]] = set()
     half = (edges[1] - edges[0]) / 2
     for number, wire in enumerate(sorted(wires, key=lambda wire: wire in lanes.doors)):
@@ -390,7 +401,7 @@ FULL = (
     "Every layer. Box: time of one run, share of the step, FLOPs · bytes · FLOPs per byte, weights, caches. "
     "On edges: what a rank passes on. Dashed: a residual."
 )
-_GAP = {False: 15.0, True: 19.0}  # between tiles; in `full` edges have words
+_GAP = {False: 15.0, True: 19.0}  # gaps between tiles; at the level `full`, connections have text
 
 
 def draw_column(job: Report | Workload, panels: Sequence[StepOutline], *, full: bool = False) -> Canvas:
@@ -409,7 +420,7 @@ def draw_columns(
     key: str,
     gap: float,
 ) -> Canvas:
-    """The picture of some steps, each a column of tiles with text `inner` points wide."""
+    """A picture of some steps; each step is a column of tiles with text that is `inner` points wide."""
     canvas = new_canvas(f"{job.program.name} on {where(job)}")
     capacity = float(job.capacity_bytes if isinstance(job, Workload) else job.device.capacity_bytes)
 
@@ -438,24 +449,25 @@ def draw_columns(
 
 @dataclass(eq=False)
 class OpColumn:
-    """The tiles of a step, and the wires between them. `homes` maps boxes and inlets to their tiles."""
+    """The tiles of a step, and the connections between them. `homes` maps each box and inlet to its tile."""
 
     outline: StepOutline
     ids: str
     inner: float
     capacity: float
     full: bool = False
-    note: str = ""  # below the panel's title
+    note: str = ""  # text below the panel's title
     homes: dict[str, str] = field(default_factory=dict)
-    order: dict[str, int] = field(default_factory=dict)  # of tiles, downwards
-    stages: dict[str, int] = field(default_factory=dict)  # of each tile
+    order: dict[str, int] = field(default_factory=dict)  # positions of tiles, from top to bottom
+    stages: dict[str, int] = field(default_factory=dict)  # stage of each tile
     first: dict[tuple[object, ...], StageOutline] = field(
         default_factory=dict
-    )  # where a layer is drawn in full
+    )  # the stage that draws a layer in full
     crossings: dict[tuple[int, int], str] = field(default_factory=dict)
-    made: dict[int, Tile] = field(default_factory=dict)  # of ops, by identity of their cost
-    parts: dict[str, str] = field(default_factory=dict)  # names of tiles that represent several ops
-    back: list[tuple[str, str]] = field(default_factory=list)  # from the last part of a layer to its first
+    made: dict[int, Tile] = field(default_factory=dict)  # tiles of ops, by identity of their cost
+    parts: dict[str, str] = field(default_factory=dict)  # names of tiles that stand for several ops
+    # connection from the last part of a layer to its first part
+    back: list[tuple[str, str]] = field(default_factory=list)
 
     def frame(self, id: str) -> Frame:
         """The whole panel."""
@@ -522,7 +534,9 @@ class OpColumn:
 
     @cached_property
     def _entering(self) -> dict[str, list[Inlet]]:
-        """The inputs of each section, the last computed first, because it is directly above."""
+        """The inputs of each section; the input that is computed last comes first, because it is directly
+        above.
+        """
         at = {b.id: i for i, b in enumerate(self.outline.boxes)}
         tails = {x.head: at.get(x.tail, -1) for x in self.outline.links}
         found: dict[str, list[Inlet]] = {}
@@ -531,7 +545,7 @@ class OpColumn:
         return found
 
     def _op(self, box: Box) -> Tile:
-        """The tile of an op; ops of equal layers share a tile."""
+        """The tile of an op; equal layers share the tiles of their ops."""
         tile = self.made.get(id(box.cost))
         if tile is None:
             tile = self.made[id(box.cost)] = op_tile(self.outline, box, self.inner, full=self.full)
@@ -542,7 +556,7 @@ class OpColumn:
         return tile
 
     def _again(self, section: LayerSection, stage: StageOutline, inlets: Iterable[str]) -> Tile:
-        """A tile for a section of a later stage that equals an earlier one."""
+        """One tile for a section that equals a section of an earlier stage."""
         id = f"{section.id}_again"
         self.homes |= dict.fromkeys([*(b.id for b in section.boxes), *inlets], id)
         paint = PAINT[str(max(section.boxes, key=lambda b: b.total_s).cost.bound)]
@@ -589,7 +603,7 @@ class OpColumn:
         )
 
     def _crossing(self, number: int) -> Tile:
-        """The transfer from the previous stage to this one, with its bytes and time."""
+        """The transfer from the previous stage to this one: its bytes and its time."""
         outline, id = self.outline, f"{self.ids}cross_{number}"
         before, here = outline.stages[number - 1], outline.stages[number]
         tails, heads = ({b.id: b for b in s.boxes} for s in (before, here))
@@ -613,7 +627,7 @@ class OpColumn:
         )
 
     def wires(self) -> Iterator[Wire]:
-        """Dataflow between tiles, each pair once."""
+        """Dataflow between tiles; each pair of tiles has one connection."""
         found: dict[tuple[str, str], list[DataEdge]] = {}
         for link in self.outline.links:
             tail, ahead = self.homes[link.tail], self.homes[link.head]
@@ -662,7 +676,7 @@ def draw_overview(job: Report | Workload, panels: Sequence[Any]) -> Canvas:
 
 
 class OverviewColumn(OpColumn):
-    """A step with a tile for each part of a layer, and for each run of ops around the layers."""
+    """A step with one tile for each part of a layer, and for each series of ops outside the layers."""
 
     def _section(self, section: LayerSection, stage: StageOutline) -> Iterator[Tile | Frame]:
         if not section.prefix:
@@ -676,7 +690,9 @@ class OverviewColumn(OpColumn):
             self.back.append((tiles[-1].id, tiles[0].id))
 
     def wires(self) -> Iterator[Wire]:
-        """Wires from each part to the next, to the next stage, and from a layer's last part to its first."""
+        """Connections from each part to the next part, to the next stage, and from the last part of a layer
+        to its first part.
+        """
         chain = [name for name in self.order if name in self.parts]
         for tail, ahead in pairwise(chain):
             if pill := self.crossings.get((self.stages[tail], self.stages[ahead])):
@@ -688,7 +704,7 @@ class OverviewColumn(OpColumn):
             yield Wire(tail, ahead, "to the next layer", dashed=True)
 
     def _part(self, name: str, boxes: Sequence[Box], *, whole: bool) -> Tile:
-        """A tile for several ops: the longest op, and the time of the others."""
+        """A tile for several ops; it names the longest op and states the time of the others."""
         longest = sorted(boxes, key=lambda b: -b.total_s)
         first = longest[0]
         title = name or "other" if whole else first.name

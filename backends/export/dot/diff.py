@@ -1,4 +1,4 @@
-"""Pictures of a diff: both sides next to each other, the replaced ops, and the saved time."""
+"""Pictures of a comparison: both sides next to each other, the replaced ops, and the saved time."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ KEY = (
     "Grey and dashed: replaced. On edges: what that saved (-) or lost (+), in time and in bytes moved."
 )
 REPLACED = BoundColors("#f3f4f6", "#9aa3af", "#4b5563", "rounded,filled,dashed")
-LEFT, MIDDLE, RIGHT = 238.0, 158.0, 248.0  # points of text in the tiles, and between them
+# width in points of the text in the tiles, and of the gap between them
+LEFT, MIDDLE, RIGHT = 238.0, 158.0, 248.0
 _SAVED, _LOST = "#157347", "#b91c1c"
 _GAP, _STACK = 12.0, 3.0
 _ACROSS = LEFT + RIGHT + MIDDLE + 4 * INSET
@@ -59,7 +60,7 @@ _ACROSS = LEFT + RIGHT + MIDDLE + 4 * INSET
 
 @dataclass(frozen=True, eq=False)
 class DiffItem:
-    """A change, or an unchanged op, with the bodies that share it."""
+    """A change or an unchanged op, and the bodies in which it occurs."""
 
     bodies: tuple[str, ...]
     change: Change
@@ -88,7 +89,7 @@ def draw(diff: StepDiff | WorkloadDiff, phase: str) -> Canvas:
 
 
 def _steps(diff: StepDiff | WorkloadDiff, phase: str) -> list[tuple[str, StepDiff]]:
-    """The steps to draw, with their descriptions."""
+    """The steps to draw, with a description of each."""
     from llmir.base.errors import InputError
 
     if isinstance(diff, StepDiff):
@@ -111,7 +112,7 @@ def items_of(step: StepDiff) -> list[DiffItem]:
 
 
 def _order(step: StepDiff) -> Any:
-    """The position of a change: that of its first op after, or directly behind its predecessor."""
+    """The position of a change: the position of its first new op, or directly after the previous op."""
     orders: list[dict[str, int]] = []
     for report in (step.before, step.after):
         names = (
@@ -144,7 +145,7 @@ class _Panel:
     count: int = 0
 
     def draw(self, title: str, top: float) -> float:
-        """Draw it from `top` down; its lower edge."""
+        """Draw the strip from `top` down, and return its lower edge."""
         self.longest = max(
             (self._time(p) for c in self.step.changes for p in (*c.before, *c.after)), default=0.0
         )
@@ -173,7 +174,7 @@ class _Panel:
         return float(part.time_s)
 
     def _body(self, into: Any, bodies: tuple[str, ...], items: Sequence[DiffItem], top: float) -> float:
-        """The items of some bodies in their frame."""
+        """Draw the items that occur in some bodies, in the frame of these bodies."""
         if not bodies[0]:
             return self._items(into, items, top)
         on_both = next((i for i in items if i.change.before and i.change.after), items[0])
@@ -204,7 +205,7 @@ class _Panel:
         return y + _GAP
 
     def _as_is(self, changes: Iterable[Change]) -> Tile:
-        """Unchanged ops, in one tile over both columns."""
+        """Draw unchanged ops as one tile over both columns."""
         parts = [p for c in changes for p in c.after]
         time = units.time(sum(map(self._time, parts)))
         inner = _ACROSS - 2 * INSET
@@ -217,7 +218,7 @@ class _Panel:
         return tile_of(self._id("same"), rows, inner, paint, f"as before, {time}")
 
     def _change(self, into: Any, change: Change, top: float) -> float:
-        """The old ops, the new ops, and the saving between them."""
+        """Draw the old ops, the new ops, and the saving between them."""
         gone = change.what != "changed"
         old = [self._tile(p, LEFT, REPLACED if gone else None) for p in change.before]
         new = [self._tile(p, RIGHT, None) for p in change.after]
@@ -249,7 +250,7 @@ class _Panel:
         spots: Sequence[Sequence[Area]],
         y: float,
     ) -> None:
-        """A brace on either side, and an arrow between them with the saving."""
+        """Draw a brace on each side, and an arrow with the saving between them."""
         x0, x1 = spots[0][0].right + 10, spots[1][0].left - 10
         for tiles, places, x in ((old, spots[0], x0), (new, spots[1], x1)):
             if len(tiles) > 1:
@@ -281,7 +282,7 @@ class _Panel:
         return f"+{units.time(seconds)}" if seconds > 0 else units.time(float(seconds))
 
     def _tile(self, part: OpTotal, inner: float, paint: BoundColors | None) -> Tile:
-        """An op: its name and time, then its bound and bar; a replaced op has a separate line."""
+        """An op: first its name and time, then its bound and bar; a replaced op takes one more line."""
         time, of = units.time(self._time(part)), PAINT[str(part.bound)]
         drawn = paint or of
         short = part.name.rpartition(".")[2]
@@ -348,7 +349,7 @@ def _share(pair: FigurePair) -> str:
 
 
 def _answers(canvas: Canvas, diff: WorkloadDiff, top: float) -> None:
-    """The latencies of both sides, in a strip."""
+    """The latencies of both sides, in a strip at the top."""
     inner = (_ACROSS - 2 * INSET) / 3
     cell = partial(_answer, inner=inner)
     answers = [row for row in diff_text.answer_rows(diff) if row[1] != "–" or row[2] != "–"]

@@ -31,7 +31,7 @@ INK, MUTED, FAINT = "#0f172a", "#64748b", "#e2e8f0"
 
 @dataclass(frozen=True)
 class BoundColors:
-    """The colours of a bound: fill, saturated border and bar, and text; and how its boxes are drawn."""
+    """The colors of a bound (fill, saturated border and bar, text), and the style of its boxes."""
 
     fill: str
     line: str
@@ -39,7 +39,7 @@ class BoundColors:
     style: str = "rounded,filled"
 
     def tinted(self, other: BoundColors) -> BoundColors:
-        """With another border."""
+        """A copy with another border color."""
         return BoundColors(self.fill, other.line, other.ink, self.style)
 
 
@@ -52,7 +52,8 @@ PAINT = {
 }
 PLAIN = BoundColors("#ffffff", "#94a3b8", INK)
 
-# Advance widths of DejaVu Sans, the widest of the usual sans-serif fonts, in thousandths of the size.
+# Widths of the characters of DejaVu Sans, in thousandths of the font size; it is the widest of the usual
+# sans-serif fonts.
 _WIDTHS = {
     302: "ijlI|'",
     340: " \N{NO-BREAK SPACE}.,:;/\\·",
@@ -71,7 +72,7 @@ _BOLD, _SLACK = 1.14, 1.15
 
 @lru_cache(maxsize=1 << 14)
 def width(text: str, size: float, *, bold: bool = False) -> float:
-    """The width of a line in points, with a margin for fonts 15% wider than DejaVu Sans."""
+    """The width of a line in points, with a margin because fonts may be 15% wider than DejaVu Sans."""
     ems = sum(_WIDTH.get(c, 640 if c.isascii() else 1000) for c in text) / 1000
     return ems * size * _SLACK * (_BOLD if bold else 1.0)
 
@@ -88,31 +89,34 @@ def fit(text: str, size: float, limit: float, *, bold: bool = False) -> str:
 def escape_xml(text: str) -> str:
     """Escape text for an XML document, on one line."""
     line = " ".join(text.split())
-    return html.escape(_shown(line)).replace("\\", "\\\\")  # a single `\N` would become the node's name
+    # Graphviz would replace a single `\N` with the name of the node
+    return html.escape(_shown(line)).replace("\\", "\\\\")
 
 
 def font(text: str, size: float, color: str = INK, *, bold: bool = False) -> str:
     """A run of text."""
-    text = escape_xml(text) or "&#160;"  # dot does not support an empty run
+    text = escape_xml(text) or "&#160;"  # dot does not support empty text
     inner = f"<B>{text}</B>" if bold else text
     return f'<FONT POINT-SIZE="{size:g}" COLOR="{color}">{inner}</FONT>'
 
 
 def quoted(text: str) -> str:
-    """Escape text for an attribute, without backslash commands; lines are retained."""
+    """Escape text for an attribute, without backslash commands; line breaks are kept."""
     lines = (_shown(" ".join(line.split())) for line in text.split("\n"))
     return "\\n".join(line.replace("\\", "\\\\").replace("&", "&amp;") for line in lines)
 
 
 def _shown(line: str) -> str:
-    """A line without characters that cannot be shown."""
+    """The text of a line, without characters that cannot be shown."""
     if line.isprintable():
         return line
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
 
 
 def wrapped(text: str, size: float, first: float, limit: float, *, bold: bool = False) -> list[str]:
-    """A name on one line of `first` points, or after one of its `_` on a second of `limit`, cut there."""
+    """A name on a line of `first` points; if it is longer, it is broken after one of its `_`, with a second
+    line of `limit` points.
+    """
     if width(text, size, bold=bold) <= first:
         return [text]
     cuts = [
@@ -129,12 +133,12 @@ def left(content: str, wide: float, high: float, *, span: int = 1) -> str:
 
 
 def right(content: str, wide: float, high: float) -> str:
-    """A cell of fixed size with right-aligned text, the last of its row."""
+    """A cell of fixed size with right-aligned text; it is the last cell of its row."""
     return _cell(f'{content}<BR ALIGN="RIGHT"/>', wide, high)
 
 
 def centered(content: str, wide: float, high: float) -> str:
-    """A cell of a fixed size with its text in the middle: the only one of its tile."""
+    """A cell of fixed size with centered text; it is the only cell of its tile."""
     return _cell(content, wide, high)
 
 
@@ -149,12 +153,12 @@ _RUN = re.compile(r'</FONT>(?:<BR ALIGN="(LEFT|RIGHT)"/>)?')
 
 
 def anchors(rows: Sequence[str]) -> list[str]:
-    """The SVG anchor of each text in some rows, in Graphviz's order of output."""
+    """The SVG anchor of each text in some rows, in the order in which Graphviz writes them."""
     return [_ANCHORS[found[1] or ""] for row in rows for found in _RUN.finditer(row)]
 
 
 def bar(share: float, length: float, color: str, height: float = 5) -> str:
-    """A cell's content: a bar, filled to `share` of its length."""
+    """The content of a cell: a bar that is filled up to `share` of its length."""
     filled = round(max(0.0, min(1.0, share)) * length)
     parts = [(filled, color), (round(length) - filled, FAINT)]
     cells = "".join(
@@ -172,7 +176,7 @@ def table(rows: Iterable[str], attributes: str = "") -> str:
 
 
 def label(content: str) -> str:
-    """Content marked as HTML-like for Graphviz."""
+    """Mark content as an HTML-like label for Graphviz."""
     return f"<{content}>"
 
 
@@ -196,13 +200,13 @@ class Tile:
 
     @property
     def content(self) -> str:
-        """The label from its rows."""
+        """Build the label from its rows."""
         return label(table(self.rows)) if self.rows else ""
 
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """A cluster: a heading above its content, `inset` points wider on each side than the content."""
+    """A frame: a heading above its content; on each side, it is `inset` points wider than the content."""
 
     id: str
     style: Mapping[str, str]
@@ -213,7 +217,7 @@ class Frame:
 
     @property
     def tiles(self) -> Iterator[Tile]:
-        """All tiles in it except heads, from top to bottom."""
+        """All tiles of a column except headings, from top to bottom."""
         for item in self.items:
             yield from (item,) if isinstance(item, Tile) else item.tiles
 
@@ -229,7 +233,7 @@ class Area:
 
     @property
     def middle(self) -> float:
-        """The x of its middle."""
+        """The x position of the middle of a column."""
         return (self.left + self.right) / 2
 
 
@@ -242,7 +246,7 @@ class Canvas:
     tiles: dict[str, Tile] = field(default_factory=dict)
 
     def tile(self, tile: Tile, middle: float, top: float, into: Any = None) -> Area:
-        """Draw a tile, its upper edge at `top`."""
+        """Draw a tile so that its upper edge is at `top`."""
         at = Area(middle - tile.wide / 2, top, middle + tile.wide / 2, top - tile.high)
         self.spots[tile.id] = at
         self.tiles[tile.id] = tile
@@ -265,7 +269,7 @@ class Canvas:
         into.attr(bb=bb, label="", tooltip=_tooltip(tip), **style)
 
     def wire(self, tail: str, head: str, corners: Sequence[Point], tip: str = "", **style: str) -> None:
-        """Draw an edge along corners; its arrow is at the last."""
+        """Draw an edge through some corners; the arrow is at the last one."""
         bare = style.get("arrowhead") == "none"
         self.graph.edge(tail, head, pos=spline(corners, bare=bare), tooltip=_tooltip(tip), **style)
 
@@ -275,7 +279,9 @@ class Canvas:
 
 
 def _tooltip(tip: str) -> str:
-    """A tooltip as plain text; a blank one hides the tooltip of the surrounding frame."""
+    """A tooltip as plain text; a blank tooltip prevents Graphviz from showing that of the surrounding
+    frame.
+    """
     import graphviz
 
     text: str = graphviz.nohtml(quoted(tip) or " ")
@@ -288,8 +294,8 @@ _BARE = BoundColors("transparent", "transparent", "", "filled")
 def stack(
     canvas: Canvas, frame: Frame, middle: float, half: tuple[float, float], top: float, gap: float
 ) -> Area:
-    """Draw a frame and its contents, from top to bottom; `half` is the distance of the content from the
-    center on each side.
+    """Draw a frame and its content from top to bottom; `half` is the distance from the center to each side of
+    the content.
     """
     with canvas.graph.subgraph(name=f"cluster_{frame.id}") as into:
         return _stack(canvas, into, frame, middle, half, top, gap)
@@ -321,7 +327,9 @@ def _stack(
 
 
 def spline(corners: Sequence[Point], tip: float = 5.0, *, bare: bool = False) -> str:
-    """Graphviz's `pos` of an edge along straight pieces, its corners round, with an arrowhead `tip` long."""
+    """Graphviz's `pos` of an edge along straight lines with round corners; the arrowhead is `tip` points
+    long.
+    """
     *_, (x0, y0), (x1, y1) = corners
     stop = (x1, y1) if bare else _toward((x1, y1), (x0, y0), tip)
     path = [*corners[:-1], stop]
@@ -331,14 +339,15 @@ def spline(corners: Sequence[Point], tip: float = 5.0, *, bare: bool = False) ->
         near = a if not i else _toward(a, b, _ROUND)
         far = b if last else _toward(b, a, _ROUND)
         if i:
-            points += [a, a, near]  # the corner: from the end of the piece before, bent towards it
+            # the corner, approached from the end of the previous line and bent towards the next
+            points += [a, a, near]
         points += [_between(near, far, 1 / 3), _between(near, far, 2 / 3), far]
     end = "" if bare else f"e,{x1:.1f},{y1:.1f} "
     return end + " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
 
 
 def _toward(a: Point, b: Point, by: float) -> Point:
-    """A point at this distance from `a` on the way to `b`, or halfway if the way is short."""
+    """The point at this distance from `a` on the way to `b`; at most halfway."""
     long = max(abs(b[0] - a[0]), abs(b[1] - a[1]), 1e-9)
     return _between(a, b, min(by / long, 0.5))
 
@@ -356,7 +365,9 @@ INSET = 13
 
 
 def op_tile(outline: StepOutline, box: Box, inner: float, *, full: bool = False) -> Tile:
-    """The tile of an op with text `inner` points wide; `full` includes weights and caches."""
+    """The tile of an op, with text that is `inner` points wide; with `full`, weights and caches are
+    included.
+    """
     time, percent = units.time(float(box.cost.time_s)), units.percent(outline.share(box.total_s))
     paint = PAINT[str(box.cost.bound)]
     second = max(width(time, _NAME, bold=True), width(percent, _SMALL))
@@ -378,11 +389,11 @@ def op_tile(outline: StepOutline, box: Box, inner: float, *, full: bool = False)
     return tile_of(box.id, lines, inner, paint, tip(outline, box))
 
 
-Line = tuple[float, str]  # of a tile: its height, and its cells in two columns
+Line = tuple[float, str]  # a line of a tile: its height, and its cells in two columns
 
 
 def tile_of(id: str, lines: Sequence[Line], inner: float, paint: BoundColors, said: str = "") -> Tile:
-    """A tile of lines over `inner` points."""
+    """A tile with lines of text that is `inner` points wide."""
     rows = []
     for high, cells in lines:
         inset = f'<TD FIXEDSIZE="TRUE" WIDTH="{INSET}" HEIGHT="{high:g}"></TD>'
@@ -393,7 +404,7 @@ def tile_of(id: str, lines: Sequence[Line], inner: float, paint: BoundColors, sa
 
 
 def two(high: float, first: str, last: str, inner: float, second: float) -> Line:
-    """A line with left-aligned text, and right-aligned text in `second` points."""
+    """A line with left-aligned text, and with right-aligned text that is `second` points wide."""
     wide = round(second)
     return high, left(first, round(inner) - wide, high) + right(last, wide, high)
 
@@ -404,12 +415,12 @@ def one(high: float, content: str, inner: float) -> Line:
 
 
 def across(high: float, content: str, attributes: str = "") -> Line:
-    """A line of a table over both columns."""
+    """A line that spans both columns of a table."""
     return high, f'<TD COLSPAN="2" {attributes}>{content}</TD>'
 
 
 def inlet_tile(outline: StepOutline, inlet: Inlet) -> Tile:
-    """A rounded tile with the name, shape, dtype and bytes of a value."""
+    """A rounded tile for a value: its name, shape, dtype and bytes."""
     name, *more = wrapped(inlet.name, 10, _WIDEST - 10, _WIDEST - 10, bold=True)
     shape = shape_words(outline, inlet.type)
     wide = ceil(
@@ -423,7 +434,7 @@ def inlet_tile(outline: StepOutline, inlet: Inlet) -> Tile:
 
 
 def shape_words(outline: StepOutline, type: Tensor) -> str:
-    """The part of a value on a rank, such as `8 × 1 × 4096 bf16, 65.5 kB`."""
+    """The part of a value that one rank has, such as `8 × 1 × 4096 bf16, 65.5 kB`."""
     if type not in outline.shapes:
         at, mine = outline.report.at, type.local(outline.report.program.mesh)
         sizes = " × ".join(f"{round(float(at(n)))}" for n in mine.shape)
@@ -432,8 +443,8 @@ def shape_words(outline: StepOutline, type: Tensor) -> str:
 
 
 def inner_width(outline: StepOutline, *, full: bool = False) -> float:
-    """Width of the text of the widest box in points, within limits; all available points if edges have
-    labels.
+    """The width in points of the text of the widest box, within limits; if edges have labels, the largest
+    allowed width.
     """
     needed = [_WIDEST if full else _NARROWEST]
     for box in outline.boxes:
@@ -451,7 +462,7 @@ def kind(box: Box) -> str:
 
 
 def details(box: Box) -> list[str]:
-    """FLOPs · bytes · intensity, without zeros; then the note of the op."""
+    """FLOPs, bytes and intensity, separated by dots; zeros are omitted; then the note of the op."""
     cost = box.cost
     if box.op is None:
         return box.note.split(" · ") if box.note else []
@@ -464,7 +475,7 @@ def details(box: Box) -> list[str]:
 
 
 def _storage_lines(outline: StepOutline, box: Box, inner: float) -> list[str]:
-    """A line for each weight and cache; two lines for a long one."""
+    """A line for each weight and cache; a long one takes two lines."""
     found = []
     for held in box.held:
         named, shape = f"{held.role} {held.name.removesuffix('.weight')}", shape_words(outline, held.type)
@@ -476,7 +487,7 @@ def _storage_lines(outline: StepOutline, box: Box, inner: float) -> list[str]:
 
 
 def tip(outline: StepOutline, box: Box) -> str:
-    """The tooltip of an op below its path: its equation, and its values with their basis."""
+    """The tooltip of an op, below its path: the equation, and values with their basis."""
     cost = box.cost
     often = f" × {box.times} = {units.time(box.total_s)}" if box.times > 1 else ""
     share = f"{units.percent(outline.share(box.total_s))} of the step"
@@ -495,7 +506,7 @@ def tip(outline: StepOutline, box: Box) -> str:
 
 
 def tip_of(part: OpTotal) -> str:
-    """The tooltip of an op in a diff; values cover all its executions."""
+    """The tooltip of an op in a comparison; values are totals over all calls."""
     lines = [
         f"{part.name} ({part.opcode}) × {part.repeat}",
         f"{units.time(float(part.time_s))}, bound: {part.bound}",
@@ -510,11 +521,11 @@ def tip_of(part: OpTotal) -> str:
 # Sums as bars
 
 _DARK = BoundColors("#ffffff", "#475569", INK)
-_SHARE = 0.3  # share of a line for its bar
+_SHARE = 0.3  # share of a line that its bar takes
 
 
 class SumTerm(NamedTuple):
-    """A summand: its words, its value, and its colours."""
+    """A term of a sum: its text, its value, and its colors."""
 
     words: str
     value: float
@@ -530,7 +541,7 @@ def sum_tile(
     inner: float,
     below: Sequence[str] = (),
 ) -> Tile:
-    """A line for each term, with bars in sequence to the scale of `whole`."""
+    """A line for each term; bars continue each other, and `whole` sets their scale."""
     second = round(max((width(unit(t.value), 9) for t in terms), default=0.0))
     long = round(_SHARE * inner)
     first = round(inner) - long - second - 14
@@ -552,7 +563,7 @@ def sum_tile(
 
 
 def _bar(start: float, value: float, whole: float, long: int, color: str) -> str:
-    """A bar that starts at the end of the previous one; a negative one goes back."""
+    """A bar that starts where the previous bar ends; the bar of a negative value goes back."""
     begin, end = sorted((start, start + value))
     x0, x1 = (round(max(0.0, min(1.0, x / whole if whole else 0.0)) * long) for x in (begin, end))
     if value and x1 == x0:
@@ -608,7 +619,7 @@ def stage_name(stage: StageOutline) -> str:
 
 
 def step_tile(outline: StepOutline, id: str, inner: float) -> Tile:
-    """The step's time as a sum."""
+    """The time of the step as a sum of terms."""
     report = outline.report
     time = float(report.time_s)
     terms = step_terms(outline)
@@ -625,7 +636,7 @@ def step_tile(outline: StepOutline, id: str, inner: float) -> Tile:
 def memory_tile(
     outline: StepOutline, id: str, inner: float, capacity: float, stage: int | None = None
 ) -> Tile:
-    """The memory of a rank at its peak, for one stage or the fullest."""
+    """The memory of a rank at its peak, of one stage or of the fullest stage."""
     rows = outline.report.stages
     row = rows[stage] if stage is not None else max(rows, key=lambda r: float(r.peak_memory_bytes))
     peak = float(row.peak_memory_bytes)

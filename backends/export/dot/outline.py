@@ -1,4 +1,4 @@
-"""The content of a picture of a step: ops as boxes in sections, and the dataflow between them.
+"""What a picture of a step contains: ops as boxes in sections, and the dataflow between them.
 
 Order of the file: `Scope`, a graph at its place of execution, once per body or once per iteration; boxes and
 sections, with equal layers and stages folded (`Box`, `LayerSection`); and `StepOutline`, built by `outline`.
@@ -30,7 +30,9 @@ from llmir.ir.core.tensor import Tensor
 
 @dataclass(eq=False)
 class Scope:
-    """A graph at its place of execution: `path` numbers unrolled iterations, `key` is as in the report."""
+    """A graph at its place of execution: `path` contains the numbers of unrolled iterations, and `key` is the
+    name in the report.
+    """
 
     program: Program
     graph: Graph
@@ -43,7 +45,7 @@ class Scope:
     runs: dict[str, list[Scope]] = field(default_factory=dict)
 
     def inner(self, node: Node, loop: Loop) -> list[Scope]:
-        """One scope, or one for each iteration if unrolled."""
+        """One scope; if layers are unrolled, one scope for each iteration."""
         if node.name not in self.runs:
             runs: list[Scope] = []
             body, inside = self.program[loop.body], f"{node.name}."
@@ -66,7 +68,7 @@ class Scope:
                 yield self, node
 
     def origin(self, value: Value, name: str = "") -> tuple[str, str] | None:
-        """The path of the op or input that produces a value, and its name in its innermost scope."""
+        """The path of the op or input that produces a value, and the value's name in the innermost scope."""
         node = self.graph[value.node]
         if node.op.loop:
             last = self.inner(node, node.op.loop)[-1]
@@ -87,7 +89,7 @@ class Scope:
 
 
 def scopes(program: Program, *, unrolled: bool) -> list[Scope]:
-    """The entries, each after the one that supplies its inputs."""
+    """The entries; each entry comes after the one that supplies its inputs."""
     found: list[Scope] = []
     for entry in program.entries:
         prefix = program.prefix(entry)
@@ -101,7 +103,7 @@ def scopes(program: Program, *, unrolled: bool) -> list[Scope]:
 
 @dataclass(frozen=True)
 class OpTensor:
-    """A weight or cache that an op reads or writes: its role, its name and its part on a rank."""
+    """A weight or cache that an op reads or writes: its role, its name, and the part that one rank has."""
 
     role: str
     name: str
@@ -110,7 +112,9 @@ class OpTensor:
 
 @dataclass(frozen=True, eq=False)
 class Box:
-    """A row as drawn, an op and its results or no op; a step runs it `times` times, each `cost.time_s`."""
+    """A row of the report as it is drawn: an op with its results, or overhead without an op; a step runs it
+    `times` times, and each run takes `cost.time_s`.
+    """
 
     id: str
     path: str
@@ -130,7 +134,7 @@ class Box:
 
     @property
     def total_s(self) -> float:
-        """Seconds of all its runs."""
+        """Seconds of all its runs in a step."""
         return self.times * float(self.cost.time_s)
 
     @property
@@ -140,7 +144,7 @@ class Box:
 
     @property
     def likeness(self) -> tuple[object, ...]:
-        """Equal for ops of different layers with the same work and cost."""
+        """A key that is equal for ops of different layers with the same work and cost."""
         return (self.name, self.op, self.results, self.cost.time_s, self.bytes, self.cost.repeat)
 
 
@@ -148,9 +152,10 @@ class Box:
 class LayerSection:
     """Ops in schedule order in one layer, or outside the layers (with empty `prefix`).
 
-    `folded` are the full paths of the layers that the section represents, including those of equal `stages`.
-    `nest` contains the iterations of each surrounding loop, outermost first, and `body` is the graph. A body
-    in several `places` of the pattern is drawn once, and `nest` belongs to the first place.
+    `folded` contains the full paths of the layers that the section stands for, including the layers of equal
+    `stages`. `nest` contains the numbers of iterations of the surrounding loops, the outermost first, and
+    `body` is the name of the graph. A body that occurs in several `places` of the pattern is drawn once, and
+    `nest` refers to the first place.
     """
 
     prefix: str
@@ -164,31 +169,31 @@ class LayerSection:
 
     @property
     def id(self) -> str:
-        """The name, unique among sections: the name of its first op."""
+        """The name of a section, which is the name of its first op; it is unique among sections."""
         return self.boxes[0].id
 
     @property
     def times(self) -> int:
-        """How often a step runs this layer."""
+        """The number of times that a step runs this layer."""
         return min(b.times for b in self.boxes)
 
     @property
     def period(self) -> tuple[str, int] | None:
-        """The body of several layers that contains this one, and its number of runs; None for a
-        single layer.
+        """The body of several layers that contains this layer, and its number of runs; None if there is only
+        one layer.
         """
         nested = len(self.nest) > 1 and self.places == 1
         return (self.prefix.rpartition(".")[0], prod(self.nest[:-1])) if nested else None
 
     @property
     def sees(self) -> str:
-        """The remark of its attention, such as its window; or empty."""
+        """The remark on the attention of the layer, such as its window; or an empty text."""
         notes = [b.note for b in self.boxes if b.note and b.cost.kind == "attention"]
         return f", {notes[0]}" if notes else ""
 
     @property
     def title(self) -> str:
-        """The name, with `layer` added if the name does not contain it."""
+        """The name; the word `layer` is added if the name does not contain it."""
         words = self.prefix.split(".")
         if len(self.folded) > 1 and words[-1].isdigit():
             words.pop()
@@ -197,33 +202,33 @@ class LayerSection:
 
     @property
     def count(self) -> str:
-        """How often a micro-batch runs it, on each of its stages."""
+        """The number of times that a micro-batch runs it, on each of its stages."""
         nest = f" = {' × '.join(map(str, self.nest))}" if self.period and self.nest[-1] > 1 else ""
         return f"× {self.times // self.micro_batches // self.stages}{nest}"
 
     @property
     def likeness(self) -> tuple[object, ...]:
-        """Equal for layers with the same work and cost, in any place and with any number of runs."""
+        """A key that is equal for layers with the same work and cost, wherever and however often they run."""
         ops = ((b.name, type(b.op), b.results, b.cost.time_s, b.bytes) for b in self.boxes)
         return (self.prefix, *ops)
 
     @property
     def total_s(self) -> float:
-        """Seconds of all its runs."""
+        """Seconds of all its runs in a step."""
         return sum(b.total_s for b in self.boxes)
 
     @property
     def groups(self) -> dict[str, tuple[Box, ...]]:
-        """Its ops by part of the layer, in order of first appearance."""
+        """Its ops, grouped by part of the layer; parts are in the order in which they first occur."""
         names = dict.fromkeys(b.group for b in self.boxes)
         return {name: tuple(b for b in self.boxes if b.group == name) for name in names}
 
 
 def unique_bodies(sections: Sequence[LayerSection]) -> Iterator[LayerSection]:
-    """Each body once, if some have several places of a pattern; unchanged otherwise."""
+    """Each body once, if some bodies occur in several places of a pattern; otherwise all sections."""
     found: dict[object, list[LayerSection]] = {}
     for section in sections:
-        ops = (b.likeness[:-1] for b in section.boxes)  # but how often the step runs each
+        ops = (b.likeness[:-1] for b in section.boxes)  # the same, except how often a step runs each
         found.setdefault((section.body, *ops) if section.body else section, []).append(section)
     if all(len(alike) == 1 for alike in found.values()):
         yield from sections
@@ -239,7 +244,7 @@ def unique_bodies(sections: Sequence[LayerSection]) -> Iterator[LayerSection]:
 
 
 def group_norms(boxes: Iterable[Box]) -> tuple[Box, ...]:
-    """The boxes; each norm belongs to the part of the layer that it prepares."""
+    """The boxes; a norm belongs to the part of the layer for which it prepares the input."""
     found: list[Box] = []
     following = ""
     for box in reversed(list(boxes)):
@@ -250,7 +255,7 @@ def group_norms(boxes: Iterable[Box]) -> tuple[Box, ...]:
 
 
 def fold_sections(sections: Iterable[LayerSection]) -> Iterator[LayerSection]:
-    """Runs of equal layers as one section each."""
+    """Consecutive equal layers as one section each."""
 
     def likeness(section: LayerSection) -> object:
         stem = re.sub(r"(^|\.)\d+$", r"\1", section.prefix)
@@ -310,9 +315,9 @@ class Inlet:
 
 @dataclass(frozen=True)
 class DataEdge:
-    """Dataflow from one box or inlet to another: `values` by name, each with its type.
+    """Dataflow from one box or inlet to another; `values` contains the values by name, with their types.
 
-    `like` means that the result of the head has the type of one of them.
+    `like` means that one of the values has the type of the head's result.
     """
 
     tail: str
@@ -323,7 +328,7 @@ class DataEdge:
 
 @dataclass(frozen=True, eq=False)
 class StageOutline:
-    """Equal pipeline stages, by number, with the layers of the first, and their content."""
+    """The numbers of equal pipeline stages, the layers of the first one, and their content."""
 
     numbers: tuple[int, ...]
     layers: str
@@ -348,7 +353,7 @@ class StepOutline:
 
     @cached_property
     def shapes(self) -> dict[Tensor, str]:
-        """A cache of type descriptions."""
+        """A cache of texts that describe types."""
         return {}
 
     @cached_property
@@ -367,20 +372,22 @@ class StepOutline:
         return max((b.total_s for b in self.boxes if b.op), default=0.0)
 
     def share(self, seconds: float) -> float:
-        """The part of the step, on all stages, that `seconds` are."""
+        """The share of `seconds` in the step on all stages."""
         whole = float(self.report.all_stages_s)
         return seconds / whole if whole else 0.0
 
     @cached_property
     def spine(self) -> dict[str, int]:
-        """The nodes on the longest path, with their places on it."""
+        """The nodes on the longest path, with their positions on it."""
         flow = nx.DiGraph()
         flow.add_nodes_from(b.id for b in self.boxes)
         flow.add_edges_from((x.tail, x.head) for x in self.links)
         return {name: i for i, name in enumerate(nx.dag_longest_path(flow))}
 
     def role(self, link: DataEdge) -> str:
-        """`spine`, `residual` (jumps over ops of the spine to be merged unchanged in kind), or `side`."""
+        """The kind of an edge: `spine`; `residual`, if it skips ops of the spine and is added again; or
+        `side`.
+        """
         gap = self.spine.get(link.head, -1) - self.spine.get(link.tail, len(self.spine))
         if gap == 1:
             return "spine"
@@ -403,7 +410,9 @@ def pattern(program: Program) -> str:
 
 
 def outline(report: Report, ids: str, *, unrolled: bool = False) -> StepOutline:
-    """The outline of a step; node names begin with `ids`. Equal layers are folded, or all `unrolled`."""
+    """The outline of a step; node names begin with `ids`. Equal layers are drawn once, or all layers are
+    drawn if `unrolled` is set.
+    """
     program = report.program
     costs = {op.name: op for op in report.work}
     entries = scopes(program, unrolled=unrolled)
@@ -429,7 +438,7 @@ def outline(report: Report, ids: str, *, unrolled: bool = False) -> StepOutline:
 
 
 def _layers(program: Program, numbers: tuple[int, ...]) -> str:
-    """The layers of some stages: `layers 20–59`; empty without layers."""
+    """The layers of some stages, as `layers 20–59`; empty if there are no layers."""
     graphs = [program[program.entries[number]] for number in numbers]
     starts = [layer for g in graphs for of in program.iterations(g, Layers()).values() for layer in of]
     if not starts:
@@ -466,7 +475,7 @@ def _stored_operands(scope: Scope, node: Node) -> Iterator[OpTensor]:
 
 
 def _overheads(report: Report, numbers: tuple[int, ...], ids: str) -> Iterator[Box]:
-    """The overhead of some stages, each kind as one box."""
+    """The overhead of some stages, with one box for each kind."""
     rows: dict[str, list[OpCost]] = {}
     for row in report.ops:
         if row.kind == OVERHEAD and row.stage in numbers:
@@ -493,9 +502,9 @@ def _section(path: str, boxes: tuple[Box, ...], program: Program) -> LayerSectio
 
 
 def _nest(program: Program, path: str) -> tuple[tuple[int, ...], str]:
-    """How often each repeat on a path runs, and the body of the last.
+    """For each repeat on a path, the number of iterations; and the body of the last repeat.
 
-    Empty for a path that numbers iterations or names a stage.
+    Empty if the path contains numbers of iterations or the name of a stage.
     """
     graph, times = program[program.entries[0]], []
     for name in path.split("."):
@@ -509,7 +518,7 @@ def _nest(program: Program, path: str) -> tuple[tuple[int, ...], str]:
 
 @dataclass(frozen=True)
 class _Operand:
-    """An operand of a drawn op: the path of its producer, and its name in the op's graph."""
+    """An operand of a drawn op: the path of the op that produces it, and its name in that op's graph."""
 
     head: Box
     origin: str
@@ -519,7 +528,7 @@ class _Operand:
 
 
 def _uses(places: Iterable[tuple[Scope, Node]], drawn: dict[str, Box]) -> Iterator[_Operand]:
-    """All operands except weights and caches, without those of folded layers."""
+    """All operands except weights and caches, and except operands of layers that are not drawn."""
     for scope, node in places:
         path = scope.path + node.name
         if drawn[path].path == path:
@@ -531,7 +540,7 @@ def _uses(places: Iterable[tuple[Scope, Node]], drawn: dict[str, Box]) -> Iterat
 def _links(
     sections: tuple[LayerSection, ...], places: list[tuple[Scope, Node]], ids: str
 ) -> tuple[tuple[Inlet, ...], tuple[DataEdge, ...]]:
-    """The dataflow; values from outside a layer or the program enter through an inlet."""
+    """The dataflow; values from outside of a layer or the program enter at an inlet."""
     drawn = {f"{p}.{b.name}" if p else b.path: b for s in sections for b in s.boxes for p in s.folded}
     home = {b.id: s for s in sections for b in s.boxes}
     inlets: dict[tuple[str, str], Inlet] = {}
@@ -546,7 +555,8 @@ def _links(
     for use in _uses(places, drawn):
         section, tail = home[use.head.id], drawn.get(use.origin)
         if tail and home[tail.id].places > 1 and home[tail.id] is not section:
-            tail = before[section.id].boxes[-1]  # layers as drawn, for any pattern
+            # the layer that is drawn before, whatever the pattern
+            tail = before[section.id].boxes[-1]
         source = tail.id if tail else None
         outside = tail is None or (section.prefix and home[tail.id] is not section)
         if outside:

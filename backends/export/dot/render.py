@@ -36,7 +36,7 @@ LEVELS: dict[str, Callable[[Report | Workload, Sequence[StepOutline]], Canvas]] 
 }
 
 
-MOST_OPS = 60  # ops of a layer that a picture shows separately by default
+MOST_OPS = 60  # largest number of ops of a layer that a picture shows individually by default
 
 Job = Report | Workload | StepDiff | WorkloadDiff
 
@@ -87,7 +87,7 @@ def _canvas(job: Job, level: str | None, phase: str) -> Canvas:
 
 
 def _default_level(panels: Sequence[StepOutline]) -> str:
-    """Each op of a layer, unless the picture would not be readable."""
+    """Draw each op of a layer, unless the picture would not be legible."""
     counts = (len(section.boxes) for of in panels for section in of.sections if section.prefix)
     return "overview" if max(counts, default=0) > MOST_OPS else "layer"
 
@@ -106,7 +106,7 @@ def source(job: Job, *, level: str | None = None, phase: str = "both") -> str:
 @exporter("svg", ".svg", of=StepDiff, picture=True)
 @exporter("svg", ".svg", of=WorkloadDiff, picture=True)
 def svg(job: Job, *, level: str | None = None, phase: str = "both") -> bytes:
-    """A picture that scales."""
+    """An SVG that adapts to the size of its place."""
     canvas = _canvas(job, level, phase)
     return anchored(tooltips(_render(canvas.graph, "svg")), canvas.tiles)
 
@@ -116,7 +116,7 @@ def svg(job: Job, *, level: str | None = None, phase: str = "both") -> bytes:
 @exporter("pdf", ".pdf", of=StepDiff, picture=True)
 @exporter("pdf", ".pdf", of=WorkloadDiff, picture=True)
 def pdf(job: Job, *, level: str | None = None, phase: str = "both") -> bytes:
-    """A page as large as the picture."""
+    """A PDF page as large as the picture."""
     return _render(_canvas(job, level, phase).graph, "pdf")
 
 
@@ -125,7 +125,7 @@ def pdf(job: Job, *, level: str | None = None, phase: str = "both") -> bytes:
 @exporter("png", ".png", of=StepDiff, picture=True)
 @exporter("png", ".png", of=WorkloadDiff, picture=True)
 def png(job: Job, *, level: str | None = None, phase: str = "both") -> bytes:
-    """A PNG with 144 pixels per inch, or fewer if all layers are drawn."""
+    """A PNG with 144 pixels per inch, or with fewer if all layers are drawn."""
     graph = _canvas(job, level, phase).graph
     if level != "full":
         graph.attr(dpi="144")
@@ -139,9 +139,9 @@ _GROUP = re.compile(
 
 
 def tooltips(svg: bytes) -> bytes:
-    """An SVG in which the title of each element, which browsers show, is its tooltip.
+    """An SVG in which each element has its tooltip as title, because browsers show titles.
 
-    The name of the element is its id.
+    Graphviz uses the name of the element as its id.
     """
 
     def title(found: re.Match[str]) -> str:
@@ -161,13 +161,13 @@ _MARK = re.compile(
 
 
 def anchored(svg: bytes, tiles: Mapping[str, Tile]) -> bytes:
-    """An SVG with right-aligned and centered text independent of the font.
+    """An SVG in which the position of right-aligned and centered text does not depend on the font.
 
     Graphviz computes the start of each text for its own font, which may differ from the reader's font.
     """
     tile: Tile | None = None
     edges: tuple[float, float] | None = (
-        None  # position of the outline of a node, the first element of the node
+        None  # left and right edge of the node's outline, which is its first element
     )
     following: Iterator[str] = iter(())
 
@@ -193,7 +193,7 @@ def _steps(job: Report | Workload, phase: str) -> list[Report]:
     phase = choice("phase", phase, PHASES)
     if isinstance(job, Report):
         if job.shape:
-            raise InputError(f"a picture shows one point, not a grid of {job.shape}")
+            raise InputError(f"draw: expected a report of one point, got a grid of {job.shape}")
         return [job]
     if phase not in ("both", *job.steps):
         why = {"encode": "without images", "decode": "that generates 1 token", "draft": "without draft"}.get(
@@ -204,7 +204,7 @@ def _steps(job: Report | Workload, phase: str) -> list[Report]:
 
 
 def _render(graph: Any, kind: str) -> bytes:
-    """The picture's bytes."""
+    """Draw the picture and return its bytes."""
     import graphviz
 
     try:

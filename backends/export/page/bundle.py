@@ -1,8 +1,8 @@
 """Bundle a page as one file, with its data, scripts and a content policy of hashes.
 
-`page` builds the page of some configurations of one model, `result_page` the page of a result, and
-`server_page` the page of the page server. `answer` returns another configuration for an open page as data:
-functions are sent as lists, not as code.
+`page` builds the page for some configurations of one model, `result_page` the page of a result, and
+`server_page` the page that the page server sends. `answer` returns another configuration for an open page as
+data: functions are sent as lists of numbers, not as code.
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ from .setups import Setup, SetupTables, choices, document
 
 # Setups for an open page
 
-# Values of every configuration of a served page, so that keys are complete.
+# Values of every configuration of a served page, so that all keys are present.
 _DEFAULT_CHOICES = {"tp": 1, **dict.fromkeys(("weights", "activations", "kv", "engine", "cost"))}
 
 
 def answer(setup: Setup, asked: str) -> dict[str, Any]:
-    """The data of a configuration for JSON: tables, graphs, and the name by which the model was requested.
+    """The data of a configuration for JSON: tables, graphs, and the name by which the page requested the
+    model.
 
-    InputError if it is impossible, or if a step is not a function of three sizes: `RequestCode`.
+    InputError if the configuration is impossible, or if a step is not a function of three sizes:
+    `RequestCode`.
     """
     if setup.why or setup.program is None:
         raise InputError(setup.why)
@@ -69,24 +71,23 @@ _BUNDLED = "d3.js"
 
 
 def page(setups: Sequence[Setup], start: Mapping[str, int], version: str, max_size: int = SIZE) -> str:
-    """The page of some configurations of one model; impossible ones show the reason. `start` sets the
-    sliders.
+    """The page of some configurations of one model; impossible ones show the reason. `start` contains the
+    initial positions of the sliders.
 
-    It opens from a file without a server. InputError for too many configurations or bytes, if none is
-    possible, or if a step is not a function of three sizes: `RequestCode`.
+    The page works from a file, without a server. InputError for too many configurations or bytes, if no
+    configuration is possible, or if a step is not a function of three sizes: `RequestCode`.
     """
     if len(setups) > MOST:
-        raise InputError(f"{len(setups):,} set-ups; a page has {MOST} at most, leave some values out")
+        raise InputError(f"{len(setups):,} configurations; a page has at most {MOST}; leave some values out")
     told, functions = document(setups, start, version)
     made, _ = _whole(_read_asset("index.html"), told, "main", functions.source, _read_asset("style.css"))
     return _sized(made, max_size, f"ask for fewer set-ups than {len(setups)}" if len(setups) > 1 else "")
 
 
 def result_page(told: Mapping[str, Any], max_size: int, fewer: str) -> str:
-    """The page of a result, in the common shell: `told` contains its views
-    (`llmir.backends.export.page.document`).
+    """The page of a result; `told` contains its views (`llmir.backends.export.page.document`).
 
-    InputError if it exceeds `max_size` bytes; `fewer` is the advice in the message.
+    InputError if the page exceeds `max_size` bytes; `fewer` is the advice in the message.
     """
     before, main, _ = _read_asset("index.html").partition("<main")
     _, end, after = _read_asset("index.html").partition("</main>")
@@ -96,7 +97,8 @@ def result_page(told: Mapping[str, Any], max_size: int, fewer: str) -> str:
 
 
 def server_page(setup: Setup, asked: str, start: Mapping[str, int], version: str) -> tuple[str, str]:
-    """The page of a model requested by name, which requests others from its own server; and its policy.
+    """The page of a model that is requested by name, and its content policy; it requests other models from
+    its own server.
 
     It runs only its own code: configurations arrive as data.
     """
@@ -110,7 +112,7 @@ def server_page(setup: Setup, asked: str, start: Mapping[str, int], version: str
 def _whole(
     shell: str, told: Mapping[str, Any], entry: str, code: str, style: str, more: str = ""
 ) -> tuple[str, str]:
-    """A filled shell, and its policy, which allows `more`.
+    """A page with all its parts, and its content policy, which also allows `more`.
 
     It contains the data of the page, the entry module, functions, and styles.
     """
@@ -164,7 +166,7 @@ def _read_asset(name: str) -> str:
 
 @lru_cache(maxsize=3)
 def _script(entry: str) -> str:
-    """A module and the modules that it needs as one script, because files support no imports, after the part
-    of d3.
+    """A module and the modules that it imports as one script, because modules in files cannot import each
+    other; d3 comes first.
     """
     return re.sub(r"/\*!.*?\*/\n", "", _read_asset(_BUNDLED), flags=re.DOTALL) + _read_asset(f"{entry}.js")

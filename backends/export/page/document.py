@@ -1,7 +1,7 @@
 """The document of a page of results, as JSON: figures, tables and charts; and results as HTML files.
 
-`document` collects `figure`, `sheet` and `marks`, each value with its kind of unit. `write_page` writes a
-result in any format; HTML becomes a whole page in files and pipes and stays a fragment in notebooks.
+`document` collects `figure`, `sheet` and `marks`; each value states its kind of unit. `write_page` writes a
+result in any format. In files and pipes, HTML is a whole page; in notebooks, it stays a fragment.
 """
 
 from __future__ import annotations
@@ -32,33 +32,35 @@ def figure(title: str, kind: str, given: Any, beside: str = "") -> Document:
 
 
 def column(key: str, title: str, kind: str = "text", more: str = "", *, prose: bool = False) -> Document:
-    """A column of a table: `key` is its CSV heading, `more` its tooltip."""
+    """A column of a table: `key` is its heading in CSV, and `more` is its tooltip."""
     return {"key": key, "title": title, "kind": kind, "more": more or None, "prose": prose}
 
 
 def sheet(
     title: str, columns: Sequence[Document], rows: Iterable[Sequence[Any]], *, file: str, **more: Any
 ) -> Document:
-    """A table. `choosable` rows are chosen in charts too; `wrong` has columns that miss a limit, by row."""
+    """A table. If rows are `choosable`, you can also choose them in charts; `wrong` contains, by row, the
+    columns that miss a limit.
+    """
     cells = [[json_value(cell) for cell in row] for row in rows]
     told = {"kind": "sheet", "title": title, "columns": list(columns), "rows": cells, "file": file}
     return {**told, "look": "wide", "choosable": False, "wrong": {}, "note": "", **more}
 
 
 def axis(title: str, kind: str, key: str = "", **more: Any) -> Document:
-    """An axis of a chart; `log` selects a logarithmic axis, by default the chart decides."""
+    """An axis of a chart; `log` selects a logarithmic axis; by default, the chart decides."""
     return {"title": title, "kind": kind, "key": key or None, **more}
 
 
 def point(x: Any, y: Any, row: int | None = None, words: str = "", letter: str = "") -> list[Any]:
-    """A mark with its tooltip, and the row of tables that it represents."""
+    """A mark of a chart with its tooltip, and the table row that it stands for."""
     return [json_value(x), json_value(y), row, wording.plain(words) if words else "", letter]
 
 
 def marks(
     title: str, x: Document, y: Document, series: Sequence[Document], *, file: str, **more: Any
 ) -> Document:
-    """A chart of lines and marks; `limits` are drawn across it, with the region beyond shaded."""
+    """A chart of lines and marks; `limits` are drawn as lines, and the region beyond each limit is shaded."""
     told = {"kind": "marks", "title": title, "x": x, "y": y, "series": list(series), "file": file}
     return {**told, "look": "", "limits": [], "note": "", **more}
 
@@ -75,7 +77,9 @@ def document(
     notes: Iterable[str] = (),
     about: Sequence[str] = (),
 ) -> Mapping[str, Any]:
-    """The whole page: `answer` and `lines` first; `about` are spoken descriptions of selected rows."""
+    """The whole page: `answer` and `lines` come first; `about` contains descriptions of rows, which are shown
+    for a selected row.
+    """
     return {
         "version": __version__,
         "model": model,
@@ -92,7 +96,8 @@ def document(
 
 # Results as HTML files
 
-# Tables scroll sideways in narrow windows with a fixed first column; print is A4 landscape, black on white.
+# In narrow windows, tables scroll sideways and their first column stays; printed pages are A4 landscape,
+# black on white.
 STYLE = """
 :root { color-scheme: light dark; --text: #1d2129; --paper: #fff; --line: #c9ced6; --band: #f4f5f7 }
 @media (prefers-color-scheme: dark) {
@@ -131,7 +136,8 @@ def write_page(thing: object, format: str, **options: Any) -> str | bytes:
 
 
 def page(part: str) -> str:
-    """A page around a part; its title is the first line of the part. Complete pages are unchanged.
+    """A whole page around a fragment; its title is the first line of the fragment. A fragment that already is
+    a whole page stays unchanged.
 
     >>> page("<p><b>a &amp; b</b></p>").splitlines()[3]
     '<title>a &amp; b</title>'

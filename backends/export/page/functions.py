@@ -1,8 +1,8 @@
-"""Functions of several programs as one piece of JavaScript, or as data.
+"""Functions of several programs as one JavaScript text, or as data.
 
-`Functions` prints each distinct source once; the script's `llmirFunctions` takes external numbers, such as
-the rates of a device, and computes values that depend only on them once. `Listing` stores functions as lists
-of numbers that the code of a page interprets.
+`Functions` prints each distinct source once. The script's function `llmirFunctions` takes external numbers,
+such as the rates of a device, and computes values that depend only on them once. `Listing` stores functions
+as lists of numbers; the code of a page evaluates them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ AFTER = "return {{ {} }};\n}};\n"
 
 
 class FunctionUses:
-    """Functions, and the external numbers that they use; `told` are the names of these numbers, in order."""
+    """Functions, and the external numbers that they use; `told` contains the names of these numbers, in
+    order.
+    """
 
     def __init__(self) -> None:
         self.told: dict[str, str] = {}
@@ -53,7 +55,9 @@ class FunctionUses:
 
 
 class Functions(FunctionUses):
-    """The added functions, by name: `f0`, `f1` and so on; equal sources share one."""
+    """The functions that were added, by name: `f0`, `f1` and so on; functions with equal source have one
+    name.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,7 +102,7 @@ class Functions(FunctionUses):
 
     @property
     def source(self) -> str:
-        """JavaScript of an outer function that defines all functions and returns those passed to `add`."""
+        """JavaScript of a function that defines all functions and returns those that were passed to `add`."""
         functions = [f"function {name}({source}" for source, name in self._names.items()]
         made = "".join(f"const {name} = {said};\n" for said, name in self._made.items())
         before = BEFORE.format(", ".join(self.told.values()), made)
@@ -109,13 +113,14 @@ class Functions(FunctionUses):
 
 
 class Listing(FunctionUses):
-    """The added functions, by name; equal functions share one list.
+    """The functions that were added, by name; equal functions have one list.
 
-    A list contains the number of inputs, constants, operations, and the positions of outputs. Values are
-    numbered: inputs, constants, and then the result of each operation. Operations are flat: the number of a
-    function and the numbers of its operands. The number selects an operation, or, as -1 - number, an earlier
-    list with one output. A constant in brackets is the number of an external value: an external number by
-    position, a constant, or a function of earlier ones.
+    A list contains the number of inputs, the constants, the operations, and the positions of the outputs.
+    Values are numbered: first the inputs, then the constants, then the result of each operation. The list of
+    operations is flat: the number of a function, followed by the numbers of its operands. The number of a
+    function selects an operation. A number below 0, as -1 - number, selects an earlier list with one output.
+    A constant in brackets is the index of an external value. External values are external numbers, constants,
+    and functions of earlier external values.
     """
 
     def __init__(self) -> None:
@@ -176,11 +181,11 @@ class Listing(FunctionUses):
 
     @property
     def all(self) -> dict[str, Any]:
-        """The words, the external values, and the lists, for JSON."""
+        """The texts, the external values, and the lists, for JSON."""
         lists = [json.loads(text) for text in self._lists]
         return {"words": list(self._words), "outside": self._outside, "lists": lists}
 
 
 def _constant_text(value: Constant) -> Any:
-    """A constant for JSON; infinity, which JSON lacks, as in JavaScript."""
+    """A constant for JSON; infinity, which JSON does not have, is written as in JavaScript."""
     return value if isfinite(value) else str(value).replace("inf", "Infinity")

@@ -33,9 +33,10 @@ def by_rate(
     said: str = "",
     choosable: bool = False,
 ) -> Document:
-    """Percentiles of a latency over the rates of some runs, scaled to `servers` servers, with the limit.
+    """Percentiles of a latency over the rates of some runs, with the limit; rates are multiplied by the
+    number of `servers`.
 
-    `asked` is a marked rate, and `said` a text below that explains overload.
+    `asked` is a rate that is marked, and `said` is a text below the chart that explains overload.
     """
     found, stable = curves(of, runs, servers), servers * largest(runs)
     series: list[Document] = []
@@ -135,7 +136,9 @@ def _figures(found: Plans) -> list[Document]:
 
 
 def _front(found: Plans, about: list[str], look: str) -> Document:
-    """Closed forms by device, and the plans of the table by their numbers."""
+    """The points that were estimated by closed form, by device, and the plans of the table with their
+    numbers.
+    """
     series: list[Document] = []
     devices = [(shape, each, _ClosedFormNames(found, each)) for shape, each in enumerate(of_plans(found))]
     for shape, each, named in devices:
@@ -192,7 +195,7 @@ class _ClosedFormNames:
         self.fronts = np.flatnonzero(of.front)
 
     def name(self, i: int) -> str:
-        """The plan of a point."""
+        """The plan at a point of the front."""
         points, at = self.found.points, self.numbers[i]
         split = self.found.structures[int(points.structure[at])].split
         return f"{split}, {int(points.batch[at]):,} at once, steps of {int(points.chunk[at]):,} tokens"
@@ -202,7 +205,7 @@ class _ClosedFormNames:
         return f"{self.name(i)}\n{self._figures(i)}\nno other of its device is better in both"
 
     def lost(self, i: int) -> str:
-        """The text for a dominated point: the dominating one, and the difference."""
+        """The text for a point that another one dominates: the dominating point, and the difference."""
         users, gpus = self.of.users, self.of.gpus
         users_more, gpus_more = users[self.fronts] / users[i] - 1, gpus[self.fronts] / gpus[i] - 1
         by = int(np.argmax(np.minimum(users_more, gpus_more)))
@@ -216,7 +219,7 @@ class _ClosedFormNames:
 
 
 def _latencies(found: Plans) -> list[Document]:
-    """TTFT and TPOT of the first plan against the rate; not of pools."""
+    """TTFT and TPOT of the first plan over the rate; not available for pools."""
     from llmir.backends.export.charts.files import plan_rates
 
     best = found.best
@@ -266,7 +269,7 @@ def _table(found: Plans, whys: list[str]) -> Document:
 
 
 def _missed(found: Plans, each: Candidate) -> Iterator[int]:
-    """The columns of statistics that are beyond their limit."""
+    """The columns of statistics that exceed their limit."""
     for i, limit in enumerate((found.traffic.ttft, found.traffic.tpot)):
         if limit and limit.of in _STATS and each.trial.upper(i) > limit.seconds:
             yield 4 + len(_STATS) * i + _STATS.index(limit.of)

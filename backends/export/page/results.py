@@ -22,7 +22,7 @@ _SIZES = ("batch", "prompt", "generate")
 
 
 def largest(max_size: int | None) -> int:
-    """The bytes that a page may have."""
+    """Largest number of bytes of a page."""
     from .bundle import SIZE
 
     return SIZE if max_size is None else integer("max_size", max_size, 1)
@@ -30,7 +30,7 @@ def largest(max_size: int | None) -> int:
 
 @exporter("page", of=Workload)
 def workload(job: Workload, *, max_size: int | None = None) -> str:
-    """The page that computes, with its sliders at a workload.
+    """The page that computes, with its sliders at the values of a workload.
 
     InputError for workloads that the page does not support.
     """
@@ -38,10 +38,10 @@ def workload(job: Workload, *, max_size: int | None = None) -> str:
     from .setups import Setup
 
     if type(job) is not Workload:
-        raise InputError(f"page: computes plain requests; this is a {type(job).__name__}")
+        raise InputError(f"page: expected a plain workload, got a {type(job).__name__}")
     told = {f.name for f in fields(job) if f.metadata and getattr(job, f.name) != f.default}
     if other := sorted(told - {*_SIZES}):
-        raise InputError(f"page: computes without {' and '.join(other)}; leave out what it has no place for")
+        raise InputError(f"page: does not support {' and '.join(other)}; leave it out")
     split = {f.name: getattr(job.program.parallelism, f.name) for f in fields(job.program.parallelism)}
     split["micro_batches"] = job.program.micro_batches
     values = {"hw": job.device.name, **{name: n for name, n in split.items() if name == "tp" or n > 1}}
@@ -58,7 +58,9 @@ def _written(told: Mapping[str, Any], max_size: int | None, fewer: str) -> str:
 
 @exporter("page", ".html", of=Plans)
 def plans(found: Plans, *, max_size: int | None = None) -> str:
-    """The front with why each point lost, the table of plans, and latencies of the first against the rate."""
+    """The front, where each point shows why it lost; the table of plans; and latencies of the first plan over
+    the rate.
+    """
     from .plans import plans
 
     return _written(plans(found), max_size, "ask for fewer devices, types, --chunk or --batch")
@@ -66,7 +68,7 @@ def plans(found: Plans, *, max_size: int | None = None) -> str:
 
 @exporter("page", ".html", of=RateSeries)
 def rates(found: RateSeries, *, max_size: int | None = None) -> str:
-    """Latencies against the rate with limits and overload, and a table of the rates."""
+    """Latencies over the rate, with limits and overload; and a table of the rates."""
     from .serving import rates
 
     return _written(rates(found), max_size, "ask for fewer rates")
@@ -74,7 +76,7 @@ def rates(found: RateSeries, *, max_size: int | None = None) -> str:
 
 @exporter("page", ".html", of=Simulation)
 def simulation(found: Simulation, *, max_size: int | None = None) -> str:
-    """Shares of requests by latency with limits, the server over time, and the tables."""
+    """The distribution of latencies with limits, the server over time, and the tables."""
     from .serving import simulation
 
     return _written(simulation(found), max_size, "it has no more than curves and tables")
@@ -82,14 +84,16 @@ def simulation(found: Simulation, *, max_size: int | None = None) -> str:
 
 @exporter("page", ".html", of=Replications)
 def replications(found: Replications, *, max_size: int | None = None) -> str:
-    """Latencies and figures with their intervals."""
+    """Latencies and other figures with their confidence intervals."""
     from .serving import replications
 
     return _written(replications(found), max_size, "it has no more than tables")
 
 
 def timeline(job: Report | Workload, *, phase: str = "both", max_size: int | None = None) -> str:
-    """The work of each stage in a step, to scale, with live activations; and a table of its ops."""
+    """The work of each stage in a step, to scale, with the activations that are alive; and a table of the
+    ops.
+    """
     from .timeline import timeline
 
     return _written(timeline(job, phase), max_size, "ask for one --phase, or fewer layers")
@@ -97,7 +101,7 @@ def timeline(job: Report | Workload, *, phase: str = "both", max_size: int | Non
 
 @exporter("page", ".html", of=Sweep)
 def sweep(found: Sweep, *, max_size: int | None = None) -> str:
-    """A chart of any column against any other, and the table of all rows."""
+    """A chart of any column over any other, and the table of all rows."""
     from .sweeps import sweep
 
     return _written(sweep(found), max_size, "leave some values out of the axes")

@@ -119,7 +119,7 @@ def _document(
     basis: str = "",
     about: Sequence[str] = (),
 ) -> Mapping[str, Any]:
-    """The request first: short words as chips, the rest as lines below the result."""
+    """The request comes first: short texts as chips, and longer texts as lines below the result."""
     pairs = dict(asked)
     chips = [("device", run.job.device.name), ("precision", pairs["precision"]), ("policy", run.policy.name)]
     said = ("load", "requests", "warm-up", "policy", "KV cache", "cost model")

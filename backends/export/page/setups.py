@@ -1,8 +1,8 @@
-"""Configurations of a page that computes: programs on devices, with graphs, descriptions and functions.
+"""Configurations of a page that computes: programs on devices with their graphs, descriptions and functions.
 
-Order of the file: the layout of a phase's graph, with blocks that fold (`GraphLayouts`); descriptions of ops:
-equation, symbolic cost, and source of the kernel (`describe_rows`); and `Setup`, `SetupTables` and
-`document`, which build the data of the page.
+Order of the file: the layout of a phase's graph, with blocks that can be folded (`GraphLayouts`);
+descriptions of ops (equation, symbolic cost, source of the kernel: `describe_rows`); and `Setup`,
+`SetupTables` and `document`, which build the data of the page.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ from .functions import Functions, FunctionUses, Listing
 
 
 class GraphLayouts:
-    """The added layouts; programs with equal ops share one, because its layout does not depend on numbers."""
+    """The layouts that were added; programs with equal ops share one, because a layout does not depend on
+    sizes.
+    """
 
     def __init__(self) -> None:
         self._known: dict[Any, int] = {}
@@ -61,8 +63,8 @@ class GraphLayouts:
 
 
 def _drawn_sections(of: StepOutline, rows: dict[str, int]) -> dict[str, Any]:
-    """Sections with their ops, each given by the rows that it represents, and links between boxes by
-    position.
+    """Sections with their ops, and connections between boxes by position; each op lists the rows that it
+    stands for.
     """
     several = len(of.report.stages) > 1
     stages = {
@@ -93,10 +95,10 @@ def _drawn_sections(of: StepOutline, rows: dict[str, int]) -> dict[str, Any]:
 
 
 def layer_boxes(flow: nx.DiGraph) -> list[list[int]]:
-    """The boxes in rows from top to bottom, each from left to right.
+    """The boxes, arranged in rows from top to bottom and from left to right.
 
-    A box is one row below the last of its predecessors. Rows are ordered as by Graphviz's `dot` if it is
-    installed, so that few links cross, else by number, in schedule order.
+    A box is one row below the lowest of the boxes that it depends on. If Graphviz's `dot` is installed, it
+    determines the order in a row so that few connections cross; otherwise boxes are in schedule order.
     """
     rows = [sorted(row) for row in nx.topological_generations(flow)]
     across = _across(flow) if any(len(row) > 1 for row in rows) else {}
@@ -104,7 +106,7 @@ def layer_boxes(flow: nx.DiGraph) -> list[list[int]]:
 
 
 def _across(flow: nx.DiGraph) -> dict[int, float]:
-    """The horizontal positions of the boxes by `dot`; empty without it."""
+    """The horizontal positions of the boxes, computed by `dot`; empty without `dot`."""
     lines = [*(f"n{node};" for node in flow.nodes), *(f"n{tail} -> n{head};" for tail, head in flow.edges)]
     try:
         command, text = ["dot", "-Tjson"], f"digraph {{ ordering=out; {' '.join(lines)} }}"
@@ -176,7 +178,9 @@ def _op(row: Row, at: Instance, price: OpTime, mesh: Any) -> dict[str, Any]:
 
 
 def _limits(device: Device, row: Row) -> list[dict[str, Any]]:
-    """The rates that bound an op, each with its source; not links, because the route determines them."""
+    """The rates that bound an op, each with its source; links are omitted, because the route determines
+    them.
+    """
     return [
         {
             "bound": limit.bound,
@@ -215,10 +219,10 @@ _SHORT = {"micro_batches": "micro-batches", "redundant_experts": "redundant expe
 
 @dataclass(frozen=True)
 class Setup:
-    """A program on a device, by the values of its axes; an impossible one only has the reason `why`.
+    """A program on a device, and the values of its axes; an impossible one has only the reason, `why`.
 
-    `passes` are the passes that built it, as in `run`; None if unknown. `memory_utilization` is the usable
-    share of memory; None for the engine's default.
+    `passes` are the passes that produced the program, as in `run`; None if they are not known.
+    `memory_utilization` is the usable share of memory; None for the engine's default.
     """
 
     values: Mapping[str, Any]
@@ -230,7 +234,7 @@ class Setup:
 
 
 def choices(setup: Setup, names: Mapping[str, str]) -> dict[str, str]:
-    """The entries of the page's menus for a configuration; `names` are those of devices."""
+    """The entries of a configuration in the page's menus; `names` are the names of devices."""
     found: dict[str, list[str]] = {}
     for axis, value in setup.values.items():
         found.setdefault(_MENUS.get(axis, axis), []).append(_choice(axis, value, names))
@@ -247,7 +251,7 @@ def _choice(axis: str, value: Any, names: Mapping[str, str]) -> str:
 
 
 class SetupTables:
-    """The data of configurations; equal tables are shared, and `functions` contains their code."""
+    """The data of configurations; equal tables are stored once, and `functions` contains their code."""
 
     def __init__(self, functions: Functions | Listing) -> None:
         self.functions, self.graphs = functions, GraphLayouts()
@@ -255,7 +259,7 @@ class SetupTables:
         self.tables: list[Any] = []
 
     def setup(self, setup: Setup) -> dict[str, Any]:
-        """One phase: its functions by name, tables by number, and facts."""
+        """One phase: its functions by name, its tables by index, and facts."""
         assert setup.program is not None
         assert setup.model is not None
         share = setup.memory_utilization
@@ -319,7 +323,7 @@ class SetupTables:
 
 
 def _roofs(code: PortableRequests) -> dict[str, Any]:
-    """The rates of the device: of memory, and of products in the used dtypes."""
+    """The rates of the device: memory bandwidth, and matrix rates in the dtypes that are used."""
     device = code.model.device
     peaks: dict[str, tuple[float, str]] = {}
     for phase in code.phases.values():
@@ -338,7 +342,9 @@ def _roofs(code: PortableRequests) -> dict[str, Any]:
 
 
 def _rates(code: PortableRequests, functions: FunctionUses) -> list[dict[str, Any]]:
-    """The rates that its functions use; a link remains the fastest while its rate exceeds `least`."""
+    """The rates that the device's functions use; a link is the fastest one as long as its rate exceeds
+    `least`.
+    """
     device = code.model.device
     used = functions.uses(chain.from_iterable(phase.functions for phase in code.phases.values()))
     known = {rate.key: rate for rate in rates(device)}
@@ -348,7 +354,7 @@ def _rates(code: PortableRequests, functions: FunctionUses) -> list[dict[str, An
         least = 0.0
         if key.startswith("links"):
             own = device.links[key.split(".")[1]]
-            share = own.among(2).Bps / own.Bps  # two ranks of a mesh use one of its links
+            share = own.among(2).Bps / own.Bps  # two ranks of a mesh communicate over one of its links
             others = (link.Bps for link in device.links.values() if link.Bps < of.value)
             least = min(max(others, default=0) / share, of.value)
         found.append(of._asdict() | {"source": said, "least": least})
@@ -373,7 +379,7 @@ def document(
         own["values"] = {k: v for k, v in setup.values.items() if v is not None}
     program = next((s.program for s, own in zip(setups, made, strict=True) if not own["why"]), None)
     if program is None:
-        raise InputError(f"report: no set-up can be, such as: {made[0]['why']}")
+        raise InputError(f"report: no configuration is possible; the first reason is: {made[0]['why']}")
     return {
         "version": version,
         "model": program.name,

@@ -1,4 +1,4 @@
-"""The page of a sweep: the front of each device, any column against any other, and the table of all rows."""
+"""The page of a sweep: the front of each device, any column over any other, and the table of all rows."""
 
 from __future__ import annotations
 
@@ -101,9 +101,10 @@ def _kind(key: str) -> str:
 
 
 def _chart(found: Sweep, axes: list[str], columns: list[Document]) -> Document:
-    """The front of each device if structures and batches differ, else tokens/s, or the time, along an axis.
+    """If structures and batches differ, the front of each device; otherwise tokens/s, or the time, along an
+    axis.
 
-    Columns in `better` are better if larger; the page draws fronts of these.
+    Larger values are better in the columns in `better`; the page draws fronts of these columns.
     """
     structure = [name for name in axes if name not in POINTS]
     along = next((name for name in ("batch", "context", "new", *axes) if name in axes), "batch")

@@ -1,4 +1,4 @@
-"""The page of a timeline: the work of each stage, to scale, over live activations."""
+"""The page of a timeline: the work of each stage, to scale, with the activations that are alive."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _at(s: TimeSlice) -> tuple[int, int]:
 
 
 def _strip(title: str, step: Report, slices: tuple[TimeSlice, ...], number: int) -> Document:
-    """A strip; the initial zoom shows a layer in the middle of the first stage."""
+    """A strip; initially, it shows an enlarged layer in the middle of the first stage."""
     ops, told, rows = _FirstSeenNumbers(), _FirstSeenNumbers(), []
     for s in slices:
         fact = told.number(tuple(json_value(getattr(s, name)) for name in _FACTS))
@@ -92,7 +92,7 @@ def _strip(title: str, step: Report, slices: tuple[TimeSlice, ...], number: int)
 
 
 class _FirstSeenNumbers:
-    """Values by the number of their first occurrence."""
+    """Values, each replaced by the index of its first occurrence."""
 
     def __init__(self) -> None:
         self.known: dict[Any, int] = {}
@@ -102,14 +102,14 @@ class _FirstSeenNumbers:
 
 
 def _below(step: Report, stage: int) -> str:
-    """The memory of a GPU of a stage besides activations."""
+    """The memory of a GPU of a stage that is not used by activations."""
     memory = step.plan.memories[stage]
     weights, caches = (units.bytes(float(step.at(size))) for size in (memory.weights, memory.caches))
     return f"below them: weights {weights} + caches {caches}"
 
 
 def _layer(slices: Iterable[TimeSlice]) -> tuple[float, float]:
-    """The time span of the middle layer of the first stage; the whole stage without layers."""
+    """The time span of the middle layer of the first stage; without layers, of the whole stage."""
     own = [s for s in slices if s.stage == 0 and s.micro_batch == 0 and s.bound != BUBBLE]
     spans: dict[str, tuple[float, float]] = {}
     for s in own:
@@ -123,7 +123,7 @@ def _layer(slices: Iterable[TimeSlice]) -> tuple[float, float]:
 
 
 def _table(title: str, step: Report, slices: tuple[TimeSlice, ...], number: int) -> Document:
-    """Runs of each op together, over all stages and micro-batches."""
+    """All runs of each op together, over all stages and micro-batches."""
     found: dict[str, list[TimeSlice]] = {}
     for s in slices:
         found.setdefault(s.op, []).append(s)

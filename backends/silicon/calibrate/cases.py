@@ -1,12 +1,12 @@
 """Calibration cases: measured rows of one device and engine, and the kernel families that they fit.
 
-Order of the file: `RowTimes` contains the kernel calls of rows in numbers. `CompiledRowTimes` compiles them
+Order of the file: `RowTimes` contains the kernel calls of rows as numbers. `CompiledRowTimes` compiles them
 into code with kernel parameters as inputs, which a fit calls hundreds of times. `CalibrationCase` is a fit.
 
-The compiled code records a kernel once, on symbols for its parameters and for the values that differ between
+The code is a recording of each kernel, with symbols for its parameters and for the values that differ between
 rows. Values that depend on shapes alone are computed once, and values that depend on parameters alone once
-for all rows. The rest is computed in blocks that fit in the CPU's cache. The arithmetic and its order are
-those of the kernel.
+for all rows. The rest is computed in blocks that fit in the CPU's cache. The code performs the operations of
+the kernel in the same order.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ from .fit import fit_kernels
 
 @dataclass(frozen=True, eq=False)
 class RowTimeTerm:
-    """One call of many rows: the family that estimates it, its shape, the roofline, and the row numbers."""
+    """One kernel call for many rows: the family that estimates it, its shape, the roofline, and the indices
+    of the rows.
+    """
 
     family: str
     call: Call
@@ -64,7 +66,9 @@ class RowTimeTerm:
         return np.maximum(self.call.of(kernel, device, self.call.shape, ARRAYS), self.least)
 
     def take(self, place: Array) -> RowTimeTerm:
-        """Select rows: `place` contains the new number of each row, below 0 for rows that are removed."""
+        """Select rows: `place` contains the new index of each row, or a number below 0 for rows that are
+        removed.
+        """
         at = place[self.rows] >= 0
         call = replace(self.call, shape=self.call.shape.take(at))
         return RowTimeTerm(self.family, call, self.least[at], place[self.rows[at]])
@@ -75,7 +79,7 @@ Timed = Callable[[RowTimeTerm, Kernel, Device], Array]
 
 @dataclass(frozen=True, eq=False)
 class RowTimes:
-    """The kernel calls of `count` rows on a device, and `known` seconds in addition."""
+    """The kernel calls of `count` rows on a device, and `known` seconds that are added."""
 
     device: Device
     terms: tuple[RowTimeTerm, ...]
@@ -83,7 +87,7 @@ class RowTimes:
     known: Array | float = 0.0
 
     def seconds(self, kernels: Mapping[str, Kernel], of: Timed = RowTimeTerm.seconds) -> Array:
-        """Seconds of each row: the sum of its calls. A family without a kernel takes the roofline.
+        """Seconds of each row: the sum of its calls. If a family has no kernel, the row takes the roofline.
 
         `of` estimates a term.
         """
@@ -110,7 +114,9 @@ class RowTimes:
 
 
 def row_times(points: Sequence[TablePoints], device: Device) -> RowTimes:
-    """The calls of all rows of these points, in order. Calls with equal shapes of text are merged."""
+    """The calls of all rows at these points, in order. Calls are merged if the texts of their shapes are
+    equal.
+    """
     made: dict[Any, list[RowTimeTerm]] = {}
     count = 0
     for group in points:
@@ -139,10 +145,10 @@ def row_families(points: TablePoints, device: Device) -> tuple[str, ...]:
 
 
 def _calls(points: TablePoints, device: Device) -> Iterator[tuple[Row | None, Call]]:
-    """Each timed op with its call in numbers, by the first kernel that supports all shapes.
+    """Each timed op with its call as numbers; the call is the first one whose kernel supports all shapes.
 
-    A collective across nodes makes a call within each node, which has no row, and a call of the network (a
-    ring).
+    A collective between nodes consists of a call inside each node, which has no row in the table, and a call
+    of the network (a ring).
     """
     for row in rows(points.program):
         if row.name in points.untimed:
@@ -214,9 +220,10 @@ def compile_term(term: RowTimeTerm, kind: type[Kernel], chosen: Mapping[str, flo
 
 
 def _symbols(tape: Tape, shape: Any, columns: dict[str, Array], prefix: str = "x") -> Any:
-    """The shape with a symbol for each column, which is added to `columns`.
+    """The shape, with a symbol for each column that differs between rows; these columns are added to
+    `columns`.
 
-    A column of equal values stays a number.
+    A column whose values are all equal stays a number.
     """
     found: dict[str, Any] = {}
     for name, value in vars(shape).items():
@@ -239,9 +246,9 @@ def _symbols(tape: Tape, shape: Any, columns: dict[str, Array], prefix: str = "x
 class CalibrationCase:
     """Rows of one device and engine that fit the kernels of `families`; other kernels in `clock` are fixed.
 
-    If an engine has several kernels for one purpose, the one with the most rows is `main` and has the name of
-    the engine alone. `hot` rows are excluded: they are faster than the roofline, so their operands were in
-    the L2.
+    If an engine has several kernels for one purpose, the kernel with the most rows is `main`, and is stored
+    under the name of the engine alone. `hot` rows are excluded: they are faster than the roofline, because
+    their operands were in the L2.
     """
 
     device: Device
@@ -257,7 +264,7 @@ class CalibrationCase:
 
     @property
     def name(self) -> str:
-        """The families as one string."""
+        """The families as one text."""
         return " + ".join(self.families)
 
     @property
@@ -325,7 +332,9 @@ class CalibrationCase:
 
     @property
     def fitted(self) -> dict[str, KernelParameters]:
-        """The parameters of each family for a calibration file. Families fitted together have one error."""
+        """The parameters of each family for a calibration file. Families that are fitted together have one
+        error.
+        """
         rows, error = len(self.seconds), self.errors.mape
         values = {family: {n: float(v) for n, v in vars(k).items()} for family, k in self.kernels.items()}
         return {family: KernelParameters(value, self.origin, rows, error) for family, value in values.items()}
@@ -346,7 +355,7 @@ def calibration_cases(
         format: The format of the table.
         rows: The rows.
         machines: Finds devices by name.
-        known: Returns a device with the calibration that fixes the families of other tables.
+        known: Returns a device with a calibration for the families of other tables.
         tell: Called with rejected rows, unknown devices and tables with a single group.
     """
     found: list[CalibrationCase] = []

@@ -39,12 +39,13 @@ from .runs import Build, RunMeasurement, runs_of
 _OF = library.load("h100-sxm")  # any device: engine CPU time does not depend on it
 # Prior from the engine's range with the most runs: a factor of e costs as much as 0.5% of every time.
 NEAR = 0.005
-# Prior from other servers. Errors of runs of one model on one device are correlated by their kernels, at
-# about 8%, and the parameters of servers differ by a factor of e or more. So with runs of one such group, a
-# factor of e costs as much as 5% of every time. With several groups it costs less, because errors average.
+# Prior from other servers. Errors of runs of one model on one device are correlated through their kernels
+# (about 8%), and the parameters of servers differ by a factor of e or more. So if all runs belong to one such
+# group, a factor of e costs as much as 5% of every time. With several groups it costs less, because errors
+# average.
 COMMON = 0.05
-# The hidden share is a property of CUDA graphs more than of a release. It is not fitted to fewer runs than
-# there are parameters, because any of several parameters could then match the runs.
+# The hidden share is a property of CUDA graphs more than of a release. If there are fewer runs than
+# parameters, it is not fitted, because several parameters could explain the runs equally well.
 OF_GRAPHS = ("hidden",)
 
 
@@ -133,13 +134,13 @@ def common_engine_cpu(servers: tuple[RunMeasurement, ...]) -> EngineCpu:
 class EngineCpuFit:
     """The CPU time of an engine in a range of versions, fitted to `runs`.
 
-    `others` are runs of its other ranges.
+    `others` are runs of other version ranges of the engine.
 
-    Parameters that the runs do not determine follow a prior. The prior is `near`, the engine's range with the
-    most runs, if it has the same major version and its runs are of servers if these are. Other major versions
-    are different programs: TensorRT-LLM 1.0 would otherwise have the 15 µs per step of the sessions of 0.5.
-    Without such a range, the prior is the common value of `servers` (runs of other engines) if these runs are
-    of servers, too.
+    Parameters that the runs do not determine follow a prior. The prior is `near`, the range of the engine
+    with the most runs. It must have the same major version, and its runs must be of servers if these runs
+    are. Other major versions are different programs: with their prior, TensorRT-LLM 1.0 would get the 15 µs
+    per step of the sessions of 0.5. Without such a range, the prior is the common value of `servers` (runs of
+    other engines), if these runs are also of servers.
     """
 
     engine: str
@@ -191,12 +192,12 @@ class EngineCpuFit:
 
     @cached_property
     def by_model(self) -> Array:
-        """Estimated seconds of each run by a fit without its model; NaN with one model."""
+        """Estimated seconds of each run by a fit without the run's model; NaN if there is only one model."""
         return self._without(lambda run: run.model)
 
     @cached_property
     def by_tp(self) -> Array:
-        """Estimated seconds of each run by a fit without its tp; NaN with one tp."""
+        """Estimated seconds of each run by a fit without the run's tp; NaN if there is only one tp."""
         return self._without(lambda run: run.tp)
 
     def _without(self, group: Callable[[RunMeasurement], object]) -> Array:
@@ -210,7 +211,7 @@ class EngineCpuFit:
 
     @cached_property
     def error(self) -> float:
-        """The largest of the mean errors with models held out, with tp held out, and of the fit itself.
+        """The largest mean error: with models held out, with tp held out, or of the fit itself.
 
         If neither can be held out, or if there are no more runs than parameters, the error of `near` is
         included.
@@ -327,10 +328,10 @@ Tell = Callable[[str, int, int], None]
 def held_out_rows(
     paths: Sequence[Path], build: Build, by: Sequence[str], tell: Tell = lambda *_: None, folds: int = 5
 ) -> Validation:
-    """Estimate rows of whole models by fits without the rows that are equal in `by`.
+    """Estimate rows of whole models with fits that do not use rows with equal values of `by`.
 
-    A range of versions without remaining runs takes the nearest range of the same major version, otherwise
-    the common values of other servers. Rows that no fit uses are estimated by the fits of all other runs.
+    If no run of a version range is left, the nearest range of the same major version is used, or else the
+    common values of other servers. Rows that no fit uses are estimated by the fits of all other runs.
 
     Args:
         paths: CSV files of whole models.
@@ -347,7 +348,9 @@ def held_out_rows(
     found = runs_of(paths, build)
     groups = [_key(by, run.model, run.device, run.release, run.tp) for run in found]
     if len(set(groups)) < 2:
-        raise InputError(f"folds: {','.join(by)}: all rows are alike in them, none can be left out")
+        raise InputError(
+            f"folds: {','.join(by)}: all rows have equal values in these columns, so no group can be held out"
+        )
     judged: dict[tuple[str, int, str], ValidationRow] = {}
     known = set(groups)
     for number, (rest, left) in enumerate(group_folds(groups, folds=folds)):

@@ -33,10 +33,11 @@ def fit_kernels(
 ) -> Kernels:
     """Fit kernels to measured times by robust least squares on the logarithm of time.
 
-    Positive parameters vary on a logarithmic scale. The first starting point is the defaults, or `near`;
-    other starting points are random around it. Parameters with a few possible values are tried in all
-    combinations from the first starting point. The prior keeps parameters that the rows do not determine at
-    their defaults, which similar devices share. It also applies to a choice whose default is the usual one.
+    Positive parameters vary on a logarithmic scale. The first starting point is the defaults, or `near`; the
+    other starting points are random points around it. If parameters have only a few possible values, all
+    combinations are tried from the first starting point. The prior keeps parameters that the rows do not
+    determine near their defaults, because similar devices share these values. It also applies to a choice
+    among values if its default is the usual one.
 
     Args:
         kinds: Kernel classes by family.
@@ -44,8 +45,9 @@ def fit_kernels(
         seconds: The measured times.
         starts: Number of starting points.
         seed: Seed of the random starting points.
-        prior: A parameter at e times its default costs as much as this relative error of every time.
-        loss: A loss of scipy. "soft_l1" counts outliers linearly, "cauchy" hardly at all.
+        prior: A parameter that is e times its default costs as much as this relative error in every time.
+        loss: A loss function of scipy: with "soft_l1", outliers count linearly; with "cauchy", they hardly
+            count.
         near: Kernels whose parameters replace the defaults.
         weights: Weights of the rows, 1 on average.
         held: Names of parameters that keep the values of `near` or their defaults.

@@ -42,8 +42,8 @@ class RefitResult(Immutable, Displayable):
 
     - `kernels`, `hosts`: A row for each fit of kernels, and for each fit of engine CPU time.
     - `runs`: The errors of engine CPU time by device and tp.
-    - `spreads`: A row for each parameter: its value, and the smallest and largest value of fits without a
-      fifth of the groups.
+    - `spreads`: A row for each parameter: its value, and the smallest and largest value in fits that each
+      omit a fifth of the groups.
 
     `device` is the name of the requested device. `whole` is true if everything was fitted.
     """
@@ -80,7 +80,8 @@ class RefitResult(Immutable, Displayable):
         )
 
     def files(self, target: str) -> dict[str, str]:
-        """The files to write, by path: one YAML file of a device or an engine, or a folder like `llmir/hw`.
+        """The files to write, by path: one YAML file of a device or an engine, or a folder with the structure
+        of `llmir/hw`.
 
         Args:
             target: A file name that ends in `.yaml`, or a folder.
@@ -113,7 +114,7 @@ def _spread_rows(case: CalibrationCase) -> Iterator[dict[str, Any]]:
 
 def _alone(found: Sequence[T], target: str, what: str, names: Sequence[str]) -> Sequence[T]:
     if len(found) > 1:
-        raise InputError(f"{target}: a file is of one {what}, say which with --{what}: {', '.join(names)}")
+        raise InputError(f"{target}: a file contains one {what}; select it with --{what}: {', '.join(names)}")
     return found
 
 
@@ -123,9 +124,9 @@ def fit_cases(
     wanted: Callable[[str, CalibrationCase], bool] = lambda format, case: True,
     tell: Callable[[str], None] = lambda problem: None,
 ) -> list[CalibrationCase]:
-    """The cases of tables that are `wanted`, in order of the tables; `tell` is called with problems.
+    """The cases of the `wanted` tables, in the order of the tables; `tell` is called with problems.
 
-    Families of other tables are fixed at the values that were just fitted on the device, otherwise at its
+    Families of other tables keep the values that were just fitted on the device, or else the values of its
     calibration.
     """
     found: list[CalibrationCase] = []
@@ -136,7 +137,9 @@ def fit_cases(
 
 
 def with_fits(found: Sequence[CalibrationCase]) -> Callable[[Device], Device]:
-    """Return a function that gives a device its new calibration, or that of the most similar device."""
+    """Return a function that gives a device its new calibration, or the calibration of the most similar
+    device.
+    """
     fitted: dict[Device, Calibration] = {}
     for device in dict.fromkeys(case.device for case in found):
         if engines := calibration([case for case in found if case.device == device]):
@@ -162,10 +165,11 @@ def calibration(found: Sequence[CalibrationCase]) -> Engines:
 
 
 def useful_cases(found: Sequence[CalibrationCase]) -> list[CalibrationCase]:
-    """The cases that improve a calibration: on held-out shapes their error is below that of the alternative.
+    """The cases that improve a calibration, because their error on held-out shapes is below that of the
+    alternative.
 
-    The alternative is the roofline, and for an additional kernel of an engine also its main kernel. Of two
-    versions of a kernel, the one with more rows is used.
+    The alternative is the roofline, and for an additional kernel of an engine also its main kernel. If there
+    are two versions of a kernel, the one with more rows is used.
     """
     best: dict[tuple[object, ...], CalibrationCase] = {}
     for case in found:
@@ -187,7 +191,7 @@ def useful_cases(found: Sequence[CalibrationCase]) -> list[CalibrationCase]:
 def files(found: Sequence[CalibrationCase], *, whole: bool) -> dict[str, str]:
     """The text of `calibrations/DEVICE/ENGINE.yaml` of bundled devices, by path.
 
-    If `whole` is false, the cases replace only their families in the calibration of the device.
+    If `whole` is false, the cases replace only their own families in the calibration of the device.
     """
     made: dict[str, str] = {}
     for device in dict.fromkeys(case.device for case in found if case.device.measured_as):
@@ -208,7 +212,7 @@ def calibration_block(
 ) -> str:
     """The `calibration:` section of a device file.
 
-    The first engine is the device's, or has the most families.
+    The first engine is the device's default engine; if it has none, the engine with the most families.
     """
     engines = calibration(found)
     for engine, host in hosts.items():

@@ -49,7 +49,7 @@ Known = Callable[[Device], Device]
 
 
 class RunMeasurement(NamedTuple):
-    """A measured figure of a run: the steps that it consists of, and its time in seconds.
+    """A measured figure of a run: the steps that the run consists of, and its time in seconds.
 
     `versions` is the engine's range of versions; empty if the engine is not bundled. `release` is the engine
     with its exact version. `served` is true for a server whose requests arrive one by one, and false for one
@@ -69,7 +69,7 @@ class RunMeasurement(NamedTuple):
 
 
 def runs(folder: Path, build: Build, known: Known = lambda device: device) -> list[RunMeasurement]:
-    """The runs of a folder's tables that engine CPU time can be fitted to.
+    """The runs of a folder's tables that can be used to fit engine CPU time.
 
     `known` returns a device with another calibration than its own.
 
@@ -124,9 +124,10 @@ def _runs(path: Path, build: Build, known: Known) -> Iterator[RunMeasurement]:
 def _shape(
     metric: str, asked: MeasuredRequest, program: Program, device: Device, engine: str
 ) -> tuple[RunShape, float]:
-    """A run as its steps, and the factor from the figure to the time of these steps.
+    """A run as its steps, and the factor between the figure and the time of these steps.
 
-    A closed loop and the largest throughput are in the steady state of the current engine CPU time.
+    A closed loop and the largest throughput are computed in the steady state with the current engine CPU
+    time.
     """
     prompt, generate = asked.prompt, asked.generate
     model = with_graphs(_model(device, engine), asked.manner.graphs)
@@ -155,7 +156,7 @@ def _shape(
 
 
 def _loop(loop: ClosedLoop, model: DeviceCostModel) -> RunShape:
-    """The time from token to token in a closed loop."""
+    """The mean time between two tokens in a closed loop."""
     decode, *reads = loop.state.turns
     first = _of(loop.step(decode.decoding), model)
     steps = []
@@ -168,8 +169,8 @@ def _loop(loop: ClosedLoop, model: DeviceCostModel) -> RunShape:
 
 
 def _loop_figure(loop: InteractiveRun, metric: str, model: DeviceCostModel) -> RunShape:
-    """A figure of a closed loop as representative steps of groups of similar steps, plus the
-    remaining time.
+    """A figure of a closed loop: similar steps are grouped, and one step represents each group; the remaining
+    time is added.
     """
     weights = loop.weights(metric)
     _, _, steps, decodes, kept, new, *_ = loop.events
@@ -196,7 +197,7 @@ def _loop_figure(loop: InteractiveRun, metric: str, model: DeviceCostModel) -> R
 def _point(
     program: Program, model: DeviceCostModel, decodes: int, kept: int, chunks: Chunks
 ) -> tuple[StepEvaluator, Binding | MixedBinding]:
-    """The evaluator and the sizes of a step in which all decoding sequences have equal context."""
+    """The evaluator and the sizes of a step in which all decoding sequences have the same context."""
     parts = [Binding(B=decodes, T=1, C=kept / decodes)] if decodes else []
     parts += [Binding(B=n, T=new, C=cached) for (new, cached), n in Counter(chunks).items()]
     phases = [phase_of(part.symbols["T"]) for part in parts]
@@ -221,7 +222,7 @@ def _of(report: Report, model: DeviceCostModel) -> StepShape:
 
 
 def step_shape(made: StepEvaluator, at: Binding) -> StepShape:
-    """The kernels of a step, with and without the launch gaps that a graph hides."""
+    """The kernels of a step, with the launch gaps that a graph hides, and without them."""
     hidden = float(made.captured(at))
     waits = flows = lateness = 0.0
     runs = made.runs(at)

@@ -1,4 +1,4 @@
-"""The error of transferred calibrations: rows of a GPU and engine estimated by kernels of others."""
+"""The error of transferred calibrations: rows of one GPU and engine, estimated with kernels of others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from llmir.hw.transfer import ENGINE, OTHER_SM, OTHER_VENDOR, RELATIONS, SAME_DI
 
 from .cases import CalibrationCase
 
-# Share of rows within a band; two thirds is the share that a mean error covers for residuals of our kernels.
+# Share of rows within a band; for the residuals of these kernels, a mean error covers two thirds.
 WITHIN = 2 / 3
 # Percents for relations without rows, at most those of another instruction set. H200 and GB200, which were
 # held out, have errors of 9 to 13%: with 7 to 8% at home, the die adds 5 to 10, of which this is the middle.
@@ -30,8 +30,8 @@ SAME = {SAME_DIE: 7.0, SAME_SM: 14.0}
 class TransferCase:
     """The rows of a case, estimated with kernels of another `device` or `engine`.
 
-    `own` is the mean error of these kernels on their own device. `off` is (predicted − measured) / measured
-    of each row.
+    `own` is the mean error of these kernels on the device where they were measured. `off` is (predicted −
+    measured) / measured, for each row.
     """
 
     case: CalibrationCase
@@ -43,17 +43,19 @@ class TransferCase:
 
     @property
     def group(self) -> str:
-        """The group of the last kernel family, which the rows are mainly about."""
+        """The group of the last kernel family, because the rows mainly measure it."""
         return KERNELS[self.case.families[-1]].group
 
     @property
     def mean(self) -> float:
-        """Mean size of the relative errors."""
+        """Mean absolute value of the relative errors."""
         return float(np.abs(self.off).mean())
 
     @property
     def excess(self) -> Array:
-        """The part of each row's error beyond the error at home, assuming independent errors."""
+        """The part of each row's error in excess of the error on the measured device, if errors are
+        independent.
+        """
         return np.sqrt(np.maximum(self.off**2 - self.own**2, 0.0))
 
 
@@ -72,9 +74,9 @@ def transfer_cases(cases: Iterable[CalibrationCase], devices: Sequence[Device]) 
 
 
 def _loan(case: CalibrationCase, device: Device, engine: str, how: str) -> TransferCase | None:
-    """The case with transferred kernels; None if the device lacks them.
+    """The case with transferred kernels; None if the other device lacks one of them.
 
-    Any engine of another vendor counts.
+    For another vendor, kernels of any engine count.
     """
     how = how or relation(case.device, device)
     abroad = how == OTHER_VENDOR
@@ -89,10 +91,11 @@ def _loan(case: CalibrationCase, device: Device, engine: str, how: str) -> Trans
 
 
 def relation_bands(found: Sequence[TransferCase]) -> dict[str, dict[str, float]]:
-    """Percents by relation and kernel group: the excess error of the share `WITHIN` of the rows.
+    """The percents of additional error, by relation and kernel group, that the share `WITHIN` of the rows
+    does not exceed.
 
-    Cases have equal weight. A farther relation never has a smaller percent. Without measurements, another
-    vendor takes the median of its relation, and near relations take `SAME`.
+    Cases have equal weight. A more distant relation never has a smaller percent. If nothing was measured,
+    another vendor takes the median of its relation, and the nearest relations take `SAME`.
     """
     groups = sorted({loan.group for loan in found})
     measured = {r: {g: _excess(found, r, g) for g in groups} for r in (*RELATIONS[2:], ENGINE)}
@@ -126,7 +129,7 @@ def _excess(found: Sequence[TransferCase], relation: str, group: str) -> float |
 def band_coverage(
     found: Sequence[TransferCase], table: Mapping[str, Mapping[str, float]]
 ) -> tuple[float, float]:
-    """Shares of rows within the band of these percents, and within twice the band.
+    """The shares of rows whose error is within the band of these percents, and within twice the band.
 
     Cases have equal weight.
     """

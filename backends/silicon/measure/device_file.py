@@ -16,7 +16,7 @@ Timed = Sequence[tuple[MeasurePoint, float]]
 def device_text(
     name: str, facts: MachineFacts, processors: int, timed: Timed, *, gpu: bool, host: float | None = None
 ) -> str:
-    """The YAML of a device with the best rates among `timed`, which must include fp32 products.
+    """The YAML of a device with the best rates among `timed`, which has to include fp32 products.
 
     `host` is the rate of copies to and from host memory in bytes per second, if measured. fp32 products run
     on the vector units of a CPU, and of a GPU without tf32.
@@ -56,7 +56,7 @@ def _peak(rates: Iterable[float]) -> float:
 
 
 def _up(value: float) -> str:
-    """Four digits, rounded up, so that no row exceeds the peak that was derived from it."""
+    """A rate with four digits, rounded up, so that no row exceeds the peak that was derived from it."""
     digits = 3 - math.floor(math.log10(value))
     return f"{math.ceil(value * 10**digits) / 10**digits:.{max(digits, 0)}f}"
 
@@ -66,7 +66,7 @@ def _product(point: MeasurePoint, dtype: str) -> bool:
 
 
 def _streamed(timed: tuple[MeasurePoint, float]) -> float:
-    """Bandwidth in bytes per second of operands that are not in a cache: weights used in turn, and large
+    """Bandwidth in bytes per second of operands that are not in a cache: weights in rotation, and large
     copies.
     """
     point, seconds = timed

@@ -107,8 +107,8 @@ def fit_eager_cpu(
     """Fit the engine CPU time to these steps, with errors on held-out numbers of layers.
 
     Time of a step = step_us + sequence_us · sequences + kernel_us · kernels, by non-negative least squares of
-    the relative error. On a CPU, the time of the kernels is added; on a GPU, each kernel ends before the next
-    launch.
+    the relative error. On a CPU, the time of the kernels is added to this; on a GPU, each kernel ends before
+    the next launch.
     """
     made = {layers: build(config(layers)) for layers in {p["layers"] for p, _ in timed}}
     terms = np.array([_terms(made[p["layers"]], device, p) for p, _ in timed])

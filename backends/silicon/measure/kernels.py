@@ -39,7 +39,7 @@ CACHE_BYTES = 32 * 2**20  # if the operating system does not state it
 class EagerMachine:
     """The first GPU of this machine (CUDA or ROCm), or its CPU with the threads of PyTorch.
 
-    `each_s` is the time for each point in seconds. InputError without PyTorch.
+    `each_s` is the time in seconds that is spent on each point. InputError without PyTorch.
     """
 
     def __init__(self, each_s: float = 0.1) -> None:
@@ -97,7 +97,7 @@ class EagerMachine:
         return MachineFacts(dtypes, flops, bandwidth, cache, memory, math.inf if self.gpu else FRESH_BYTES)
 
     def seconds(self, point: MeasurePoint) -> float | None:
-        """Median seconds of several calls; None if memory does not suffice or the dtype is not supported."""
+        """Median seconds of several calls; None if memory is too small or the dtype is not supported."""
         make = getattr(self, f"_{point.file}")
         try:
             with self.torch.inference_mode():
@@ -116,7 +116,7 @@ class EagerMachine:
         return median(taken)
 
     def _on_gpu(self, call: Callable[[], object], calls: int = 20) -> float:
-        """Median seconds of consecutive calls, each by the clock of the GPU."""
+        """Median seconds of consecutive calls, each measured with the clock of the GPU."""
         begin, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         for _ in range(calls):
@@ -126,14 +126,14 @@ class EagerMachine:
         return float(begin.elapsed_time(end)) * 1e-3 / calls
 
     def _random(self, point: MeasurePoint, *shape: int, copies: int = 1) -> Any:
-        """Random numbers in `copies` places of the memory."""
+        """Random numbers, in as many `copies` at different places in memory."""
         dtype = getattr(self.torch, str(point.cells["dtype"]))
         some = self.torch.randn(DRAWN, device=self.place).to(dtype)  # repeated to fill the tensor
         found = some.repeat(-(-math.prod(shape) // DRAWN))[: math.prod(shape)].view(shape)
         return found.expand(copies, *shape).contiguous() if copies > 1 else found
 
     def _in_turn(self, operands: Iterable[Any], call: Callable[[Any], object]) -> Callable[[], object]:
-        """A function that calls `call` with one operand after another."""
+        """A function that calls `call` with the operands in rotation."""
         turn = cycle(list(operands))
         return lambda: call(next(turn))
 
@@ -157,7 +157,7 @@ class EagerMachine:
     _attention_decode = _attention_prefill
 
     def _elementwise(self, point: MeasurePoint) -> Callable[[], object]:
-        """The ops as transformers' models write them, one PyTorch call after another."""
+        """The ops as models of transformers write them: one PyTorch call after another."""
         torch = self.torch
         held = 2 * point["rows"] * point["cols"] * point.size
         pairs = self._random(
@@ -222,7 +222,9 @@ CALLS = 20
 def collectives(
     ranks: int, backend: str = "nccl", *, sizes: Sequence[int] = SIZES, ops: Sequence[str] = OPS
 ) -> list[tuple[MeasurePoint, float]]:
-    """Time each collective and size among 2, 4, … and all devices: median seconds."""
+    """Time each collective with each size among 2, 4, … and all devices; the result is the median in
+    seconds.
+    """
     from torch.multiprocessing import spawn
 
     found = []

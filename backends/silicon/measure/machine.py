@@ -1,7 +1,7 @@
 """The sizes to time on this machine, and the CSV files that result.
 
 Order of the file: `MeasurePoint`, one call to time, and the interface `Machine`. `measurement_plan` selects
-sizes of language models within a time budget. `record` and `write` time the points until the budget ends.
+sizes of language models for a time budget. `record` and `write` time the points until the budget ends.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STREAMED = {"add": 3, "mlp_act": 3, "rms_norm": 2, "softmax": 2, "attn_rope": 2,
 
 @dataclass(frozen=True)
 class MeasurePoint:
-    """One call to time: the CSV file of its row, and the cells of the row."""
+    """One call to time: the CSV file that its row belongs to, and the cells of the row."""
 
     file: str
     cells: Mapping[str, str | int]
@@ -45,7 +45,7 @@ class MeasurePoint:
 
     @property
     def flops(self) -> float:
-        """FLOPs of its matrix products; attention counts as if it were not causal."""
+        """FLOPs of its matrix products; attention counts as if it had no causal mask."""
         if self.file == "gemm":
             return 2.0 * self["m"] * self["n"] * self["k"]
         if self.file == "elementwise":
@@ -74,7 +74,7 @@ class MeasurePoint:
 
 
 def matmul_point(dtype: str, m: int, n: int, k: int, turns: int) -> MeasurePoint:
-    """A product y[m,n] = x[m,k]·w[k,n] with `turns` weights in turn."""
+    """A product y[m,n] = x[m,k]·w[k,n] with `turns` weights in rotation."""
     return MeasurePoint("gemm", {"dtype": dtype, "m": m, "n": n, "k": k, "turns": turns})
 
 
@@ -130,11 +130,12 @@ COLD = 2  # size in caches of all operands that are used in turn
 
 @dataclass(frozen=True)
 class MachineFacts:
-    """Rough rates of a machine for the choice of sizes.
+    """Rough rates of a machine, by which sizes are chosen.
 
     - FLOP/s and bytes/s, and the sizes of the largest cache and of the memory in bytes.
     - `dtypes`: Dtypes of products and attention; the first is also that of other ops.
-    - `fresh_bytes`: Results are smaller, because a CPU's allocator maps new pages for larger ones.
+    - `fresh_bytes`: Results are smaller than this size, because the allocator of a CPU maps new pages for
+      larger ones.
     """
 
     dtypes: Sequence[str]
@@ -149,16 +150,16 @@ class MachineFacts:
         return point.flops / self.flops + point.bytes / self.bandwidth
 
     def allows(self, point: MeasurePoint, longest_s: float) -> bool:
-        """Whether a call is short enough, its operands fit a 16th of the memory, and its result memory is
-        reused.
+        """Whether a call is short enough, its operands take at most a 16th of the memory, and the memory of
+        its result is reused.
         """
         fits = point.bytes <= self.memory_bytes / 16 and point.result_bytes < self.fresh_bytes
         return fits and self.seconds(point) <= longest_s
 
 
 def operand_count(facts: MachineFacts, held: int, most: int = 2**31) -> int:
-    """Number of operands of `held` bytes to use in turn, so that each has left the cache before its
-    next use.
+    """Number of operands of `held` bytes to use in rotation, so that each has left the cache before its next
+    use.
     """
     return max(2, min(most, -(-COLD * facts.cache_bytes // held)))
 
@@ -166,11 +167,11 @@ def operand_count(facts: MachineFacts, held: int, most: int = 2**31) -> int:
 def measurement_plan(
     facts: MachineFacts, budget_s: float, *, quick: bool = False, seed: int = 0
 ) -> list[MeasurePoint]:
-    """The points to time in `budget_s` seconds: first those that measure peaks, then random points of each
-    kind.
+    """The points to time in `budget_s` seconds: first the points that measure peaks, and then random points
+    of each kind.
 
-    The random order leaves even gaps if time runs out. A call takes at most a 1000th of the time. `quick`
-    selects a third of the points.
+    Because the order is random, the points that are measured are evenly spread even if time runs out. A call
+    takes at most a 1000th of the time. `quick` selects a third of the points.
     """
     points = [*_products(facts), *_attentions(facts), *_streams(facts)]
     random, drawn = np.random.default_rng(seed), dict[tuple[str, str | int], int]()

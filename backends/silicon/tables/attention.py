@@ -22,8 +22,8 @@ HEADS = ("num_heads", "num_kv_heads", "head_dim")
 
 @lru_cache(maxsize=256)
 def attention(dtype: str, kv: str, mask: str, keys: str = "c") -> Program:
-    """Attention of `b` sequences with `t` new tokens and `g`·`r` heads of size `d` over `keys`: `t`, or a
-    cache of `c`.
+    """Attention of `b` sequences with `t` new tokens, with `g`·`r` heads of size `d`, over `keys`: `t` keys,
+    or a cache of `c`.
     """
     if dtype not in TYPES or (kv or dtype) not in TYPES:
         raise InputError(f"dtype {dtype!r} with {kv!r} of an attention is not known")

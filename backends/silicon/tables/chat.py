@@ -1,4 +1,4 @@
-"""Tables of chat logs: requests with their numbers of tokens, and measured times, if any."""
+"""Tables of chat logs: the numbers of tokens of requests, and measured times, if any."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TIME = Column(1e-9, 1e15, whole=False, empty=nan)
 
 
 def timed(names: Sequence[str], unit: str = "") -> list[tuple[str, str, float]]:
-    """Columns of measured times: name, figure, and the seconds of its unit; 0 without a unit.
+    """Columns of measured times: the name, the figure, and the unit in seconds (0 without a unit).
 
     >>> timed(["input_tokens", "TTFT_ms", "latency", "note"])
     [('TTFT_ms', 'ttft', 0.001), ('latency', 'e2e', 0.0)]
@@ -38,7 +38,7 @@ def timed(names: Sequence[str], unit: str = "") -> list[tuple[str, str, float]]:
 
 
 class ChatTable(TableFormat):
-    """Requests of one model, device and engine, which are not in the table."""
+    """A model, device and engine for the requests, because the table does not contain them."""
 
     name = "chat"
     numbers = FrozenDict(dict.fromkeys(("input_tokens", "output_tokens"), Column(1, LONGEST / 2)))

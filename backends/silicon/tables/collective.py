@@ -24,7 +24,7 @@ from .table import MORE, WHOSE, KernelTable, columns
 
 SEND = "send_recv"
 SENT_TYPES = {"fp8": "fp8_e4m3_b1x128.mmk"}  # one scale per token and 128 values, as in DeepEP
-# By op name of a table: the opcode, and its sharded input with one or two bytes per element.
+# For each op name in a table: the opcode, and its sharded input with one or two bytes per element.
 OPS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "all_reduce": ("all_reduce", "{type}[s]+{plus}", {}),
     "all_gather": ("all_gather", "{type}[s@{at}]", {"dim": 0}),
@@ -35,7 +35,7 @@ OPS: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 
 ROUTED, LENGTHS = ("topk", "experts", "sms"), ("tokens", "hidden")
-# By op name of a table: whether tokens return, and the mode of DeepEP's kernels.
+# For each op name in a table: whether tokens return, and the mode of DeepEP's kernels.
 DISPATCH = {
     "deepep_normal_dispatch": (False, "normal"),
     "deepep_normal_combine": (True, "normal"),
@@ -88,7 +88,7 @@ class CollectiveTable(KernelTable):
         return collective(op, int(ranks), dtype == "int8", nodes, int(slots))
 
     def sizes(self, rows: Table) -> dict[str, Array]:
-        """Elements. The payload of an exchange is the rows of a rank; a dispatch counts tokens of
+        """Elements. The payload of an exchange is the rows of one rank; for a dispatch, it is the tokens of
         all ranks.
         """
         whole = np.where(rows["op"] == "alltoall", rows["num_gpus"], 1)
@@ -103,7 +103,9 @@ class CollectiveTable(KernelTable):
         }
 
     def held_out_groups(self, rows: Table) -> list[tuple[Any, ...]]:
-        """Groups by decade of bytes; a dispatch by the shape of the layer."""
+        """Rows are grouped by order of magnitude of their bytes; rows of a dispatch, by the shape of the
+        layer.
+        """
         notes = [noted(note) for note in rows["note"]]
         shapes = [tuple(note.get(name, 0.0) for name in ("hidden", "topk", "experts")) for note in notes]
         decades = np.floor(np.log10(rows["bytes"]))
@@ -112,9 +114,9 @@ class CollectiveTable(KernelTable):
 
 @lru_cache(maxsize=64)
 def collective(op: str, ranks: int, narrow: bool, nodes: float = 1, slots: int = 0) -> Program:
-    """The program of an op among `ranks` ranks, with elements of one byte (`narrow`) or two.
+    """The program of an op among `ranks` ranks; an element has one byte (`narrow`) or two.
 
-    If the ranks are on several `nodes` with `slots` devices each, the other devices are idle.
+    If the ranks are on several `nodes` with `slots` devices each, the other devices of these nodes are idle.
     """
     if op not in OPS:
         raise InputError(f"no op is a {op!r}")
@@ -135,7 +137,7 @@ def collective(op: str, ranks: int, narrow: bool, nodes: float = 1, slots: int =
 def laid(ranks: int, nodes: float, slots: int) -> Mesh:
     """The mesh of `ranks` ranks over `nodes` nodes with `slots` devices each."""
     if ranks % nodes or slots % (ranks / nodes):
-        raise InputError(f"{ranks} ranks do not lie alike over {nodes:g} nodes of {slots}")
+        raise InputError(f"{ranks} ranks are not distributed evenly over {nodes:g} nodes of {slots}")
     each = int(ranks / nodes)
     return Mesh((("tp0", int(nodes)), ("idle", slots // each if nodes > 1 else 1), ("tp1", each)))
 

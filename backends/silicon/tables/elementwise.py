@@ -85,7 +85,7 @@ class ElementwiseTable(KernelTable):
     key = ("timed", "dtype", "turns")
 
     def derived_columns(self, rows: Table, device: Device) -> Table:
-        """The timed op is that of the table unless its source states another one."""
+        """The op that was timed is the op of the table, unless its source states another one."""
         timed = np.where(rows["timed"] == "", rows["op"], rows["timed"])
         return Table({**rows.columns, "timed": timed, "turns": np.nan_to_num(rows["turns"])})
 
@@ -93,14 +93,16 @@ class ElementwiseTable(KernelTable):
         return elementwise(*key)
 
     def sizes(self, rows: Table) -> dict[str, Array]:
-        """Rows and columns. A rope with cache write has a third of the columns each for queries, keys and
-        values.
+        """Rows and columns. If a row is a rope with a cache write, a third of its columns each are queries,
+        keys and values.
         """
         each = rows["cols"] / np.where(rows["op"] == "rope_append", 3, 1)
         return {"m": rows["rows"], "n": each, "p": np.ones(len(rows))}
 
     def held_out_groups(self, rows: Table) -> list[tuple[Any, ...]]:
-        """Groups by width; ops with a scale or sum per row are grouped by rows, if the rows differ."""
+        """Rows are grouped by width; ops with a scale or sum per row are grouped by the number of rows, if it
+        differs.
+        """
         by_rows = np.array([op in ("softmax", "add") or "norm" in op for op in rows["op"]])
         by_rows &= len(set(rows["rows"])) > 1
         return list(zip(by_rows, np.where(by_rows, rows["rows"], rows["cols"]), strict=True))

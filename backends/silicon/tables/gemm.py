@@ -59,7 +59,7 @@ class GemmTable(KernelTable):
     @staticmethod
     @lru_cache(maxsize=1024)
     def program(*key: Any, m: object = "m", n: object = "n", k: object = "k") -> Program:
-        """The product, with weights that are used in turn."""
+        """The product, with weights that are used in rotation."""
         dtype, timed, turns = key
         if dtype not in PRODUCTS:
             raise InputError(f"dtype {dtype!r} of a gemm is not known")

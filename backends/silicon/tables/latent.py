@@ -1,4 +1,6 @@
-"""Tables of latent attention on one rank: the core, naive or absorbed, and the absorbed products."""
+"""Tables of latent attention on one rank: the core (naive or absorbed), and the products that are
+absorbed.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,8 @@ def core(dtype: str, kv: str, form: str, keys: str) -> Program:
 
 @lru_cache(maxsize=64)
 def product(dtype: str, scope: str, timed: str) -> Program:
-    """The absorbed product of `t` tokens: queries with the weight of keys, or latents with that of values.
+    """The absorbed product of `t` tokens: queries times the weight of keys, or latents times the weight of
+    values.
 
     Each call uses the same weights.
     """
@@ -72,7 +75,7 @@ def product(dtype: str, scope: str, timed: str) -> Program:
 
 @lru_cache(maxsize=64)
 def block(products: str, kv: str, form: str) -> Program:
-    """Attention after its norm, with products of this dtype. A prompt is processed whole."""
+    """Attention without its norm; its matrix products have this dtype. A prompt is processed whole."""
     if products not in PRODUCTS or kv not in TYPES:
         raise InputError(f"a block with products in {products!r} and a cache in {kv!r} is not known")
     x_type, w_type = PRODUCTS[products]

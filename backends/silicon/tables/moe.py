@@ -99,7 +99,7 @@ class MoeTable(KernelTable):
         return {"t": rows["num_tokens"], "h": rows["hidden"], "f": rows["inter"] / rows["moe_tp"]}
 
     def untimed(self, program: Program) -> frozenset[str]:
-        """The sum over ranks at the end, which is not a kernel of one rank."""
+        """The sum over ranks at the end of the layer; it is not a kernel of one rank."""
         return frozenset(n.name for n in program.graphs["main"].nodes if n.op.kind == "collective")
 
 
@@ -107,12 +107,12 @@ class MoeTable(KernelTable):
 def layer(
     dtype: str, experts: int, ranks: int, top_k: int, routing: str = "even", *, narrow: bool = False
 ) -> Program:
-    """An expert layer on one of `ranks` ranks: `t` tokens of all ranks, hidden size `h`, intermediate size
-    `f`.
+    """An expert layer on one of `ranks` ranks: `t` is the number of tokens of all ranks, `h` the hidden size,
+    and `f` the intermediate size.
 
-    Each rank has all tokens and processes the rows of its experts, by the law `routing`. If `narrow` is
-    false, a separate op quantizes x. If the tokens have already arrived at one rank, the program is that of
-    this rank.
+    Each rank has all tokens, and processes the rows of its own experts, by the law `routing`. If `narrow` is
+    false, a separate op quantizes x. If the tokens have already arrived at one rank, the program describes
+    only this rank.
     """
     x_type, w_type = PRODUCTS[dtype]
     wide = wide_type(dtype)

@@ -69,7 +69,7 @@ class LinearAttentionTable(KernelTable):
     def derived_columns(self, rows: Table, device: Device) -> Table:
         """The timed kernel, from the source, the kernel name or the phase.
 
-        Rows with a single token form a separate group, because another kernel processes them.
+        Rows with a single token are a separate group, because another kernel processes them.
         """
         convolves = np.array(["conv1d" in kernel for kernel in rows["kernel"]], dtype=bool)
         usual = np.where(convolves, "conv", np.where(rows["phase"] == "context", "chunks", "update"))
@@ -82,8 +82,8 @@ class LinearAttentionTable(KernelTable):
         return linear_attention(family, timed, taps)
 
     def sizes(self, rows: Table) -> dict[str, Array]:
-        """The sizes. Verified drafts store a state after each token, so each is a sequence for a
-        convolution.
+        """The sizes. A step that verifies drafts stores a state after each token, so each token counts as a
+        sequence for a convolution.
         """
         ssd, timed = rows["family"] == "mamba2", rows["timed"]
         keys, values = (rows[f"num_{x}_heads"] * rows[f"head_{x}_dim"] for x in "kv")

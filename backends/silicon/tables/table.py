@@ -1,8 +1,9 @@
-"""The base of measured tables: columns determine the format, and rows are small programs with sizes.
+"""The base of measured tables: the columns of a file determine its format, and its rows are small programs
+with sizes.
 
 Rows that differ only in sizes share a program with symbolic dimensions and arrays of sizes (`TablePoints`). A
-cost model estimates their ops like those of a model. `TableFormat` is a format, and `KernelTable` a format
-with one `latency_us` per row. `load` reads a file and `load_all` a folder.
+cost model estimates the ops of these programs in the same way as the ops of a model. `TableFormat` is a
+format, and `KernelTable` a format with one `latency_us` per row. `load` reads a file and `load_all` a folder.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ FORMATS: Kind[TableFormat] = Kind("measured table", "llmir.backends.silicon.tabl
 
 @dataclass(frozen=True)
 class TablePoints:
-    """Rows of a table that share one program: the row numbers, and the values of the symbols.
+    """Rows of a table that share one program: the indices of the rows, and the values of the symbols.
 
     `untimed` ops are not part of the measured call. `harness` is the time in seconds that the benchmark adds.
     """
@@ -52,7 +53,7 @@ class TablePoints:
 
 @dataclass(frozen=True)
 class RowRejection:
-    """Rows of a table without a program, and the reason."""
+    """Rows of a table for which there is no program, and the reason."""
 
     kind: str
     rows: Array
@@ -65,9 +66,10 @@ def columns(*sizes: str, **others: Column) -> Mapping[str, Column]:
 
 
 class TableFormat:
-    """A table format that is found by its columns; a class registers itself under its name.
+    """A table format that is recognized by its columns; a class registers itself under its name.
 
-    Columns in `numbers` with a value for empty cells may be absent, and so may the text columns in `more`.
+    Columns in `numbers` that have a value for empty cells may be missing, and so may the text columns in
+    `more`.
     """
 
     name: ClassVar[str] = ""
@@ -97,10 +99,11 @@ class TableFormat:
 class KernelTable(TableFormat, ABC):
     """A table of kernel calls with a `latency_us` per row.
 
-    Rows with equal columns `key` share a program with the `symbols`, which are columns. Rows with equal
-    `groups` are held out of a fit together; `finer` replaces `groups` if there is one group. If the table has
-    `variants`, the column `kernel` distinguishes several kernels of an engine for one purpose. `fits` lists
-    prefixes of the families that a fit to the table includes; the first with a match counts.
+    Rows with equal columns `key` share a program; `symbols` are the columns with the values of its symbols.
+    Rows with equal columns `groups` are held out of a fit together; if there is only one group, `finer` is
+    used instead. If a table has `variants`, its column `kernel` distinguishes several kernels of an engine
+    for the same purpose. `fits` lists prefixes of families; a fit to the table includes the families that
+    match the first prefix with a match.
     """
 
     key: ClassVar[Sequence[str]] = ()
@@ -119,15 +122,19 @@ class KernelTable(TableFormat, ABC):
         return {symbol: rows[column] for symbol, column in self.symbols.items()}
 
     def derived_columns(self, rows: Table, device: Device) -> Table:
-        """The rows with columns that are derived for a device, such as missing columns of the key."""
+        """The rows with additional columns that are derived for a device, such as missing columns of the
+        key.
+        """
         return rows
 
     def invalid_rows(self, rows: Table) -> Mapping[str, Array]:
-        """Rows that are not a call of their kernel, by the reason. The last reason of a row counts."""
+        """Rows that do not describe a call of their kernel, by reason. If a row has several reasons, the last
+        one counts.
+        """
         return {}
 
     def untimed(self, program: Program) -> frozenset[str]:
-        """The ops that are not part of a call."""
+        """The ops that are not part of the measured call."""
         return frozenset()
 
     def row_kinds(self, rows: Table) -> Array:
@@ -141,7 +148,7 @@ class KernelTable(TableFormat, ABC):
         return list(zip(*(rows[c] for c in columns), strict=True))
 
     def points(self, rows: Table, device: Device) -> Iterator[TablePoints | RowRejection]:
-        """The points of all rows, which are of one device, or the reasons for rejecting rows."""
+        """The points of all rows, which belong to one device, and the reasons why rows are rejected."""
         rows = self.derived_columns(rows, device)
         why = np.full(len(rows), "", dtype=object)
         for reason, which in self.invalid_rows(rows).items():
@@ -202,7 +209,7 @@ def load(path: Path) -> tuple[TableFormat, Table]:
 
 
 def load_all(folder: Path, tell: Callable[[str], None]) -> list[tuple[str, KernelTable, Table]]:
-    """Read the kernel tables of a folder; `tell` is called with other files and invalid rows.
+    """Read the kernel tables of a folder; `tell` is called with other files, and with invalid rows.
 
     Raises:
         InputError: The folder has no kernel table.

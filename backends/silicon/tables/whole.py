@@ -61,7 +61,7 @@ STEADY = "serving_steady_state"
 RATE = Column(1e-9, 1e12, whole=False)
 
 
-# Columns that are true if `mode` contains a word; the last match counts.
+# Columns that are true if `mode` contains a certain word; the last match counts.
 MODES = {
     "decode_dp_attention": "attention data parallelism",
     "is_multinode": "several nodes",
@@ -113,7 +113,7 @@ class ServingTable(TableFormat):
 
 
 class FirstTokenTable(ServingTable):
-    """The benchmark of `ServingTable` with the median time to first token and the split of the GPUs."""
+    """The benchmark of `ServingTable`, with the median time to first token and how the GPUs are used."""
 
     name = "serving_ttft"
     numbers = FrozenDict(

@@ -1,4 +1,4 @@
-"""The lower bound of a measured call, and the rules by which a measurement can be faster."""
+"""The lower bound of a measured call, and the rules that explain why a measurement can be faster."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ MEMORY = "beats the memory bandwidth, or reads less than is counted"
 COMPUTE = "beats the peak rate"
 NETWORK = "beats the link"
 MODEL = "faster than the roofline of what the table says ran"
-# Rows under these rules do not test `ideal`: the call did less than the table states, or hit a cache.
+# Rows under these rules are no evidence against `ideal`: the call did less than the table states, or found
+# data in a cache.
 EXCLUDED = (RESIDENT, PARTLY, MEMORY)
 
 
@@ -33,10 +34,10 @@ class LowerBound(NamedTuple):
 
 
 def lower_bound(points: TablePoints, device: Device) -> LowerBound:
-    """The roofline of all timed ops as one kernel.
+    """The roofline of all timed ops together, as if they were one kernel.
 
-    Intermediate results need no memory traffic: the kernel reads its inputs and weights and writes its
-    outputs. Its units, such as matrix and vector units, work at the same time.
+    Intermediate results cause no memory traffic: the kernel reads its inputs and weights and writes its
+    outputs. The units of the device, such as matrix and vector units, work at the same time.
     """
     at, graph = points.at, points.program.graphs["main"]
     timed = [row for row in rows(points.program) if row.name not in points.untimed]
@@ -59,9 +60,9 @@ def lower_bound(points: TablePoints, device: Device) -> LowerBound:
 def bound_rules(device: Device, measured: Array, least: LowerBound) -> list[str]:
     """The rule that explains each row below a limit; empty if the measurement is above all limits.
 
-    A benchmark that repeats one call finds its operands in the L2 if they fit. Of larger operands, the size
-    of the L2 may remain from the previous call. Rows that are still faster exceed the bandwidth of the
-    datasheet.
+    A benchmark that repeats one call finds its operands in the L2 cache if they fit. If operands are larger,
+    a part as large as the L2 cache may remain from the previous call. Rows that are even faster exceed the
+    bandwidth in the datasheet.
     """
     l2 = device.l2_bytes or 0
     found = np.full(len(measured), "", dtype=object)

@@ -29,8 +29,8 @@ FAR = 30  # ratio to the prediction; a wrong unit gives a ratio of 1000
 
 @dataclass(frozen=True)
 class ChatSetup:
-    """The setup of a log: each request runs in a batch of `batch` equal ones; `unit` is that of times without
-    one.
+    """How to estimate a log: each request runs in a batch of `batch` equal requests; `unit` is the unit of
+    times without one.
     """
 
     program: Program
@@ -51,8 +51,8 @@ class ChatSetup:
 def chat(
     path: Path, t: Table, on: ChatSetup, pricing: CostModelChoice
 ) -> tuple[list[ValidationRow], list[str]]:
-    """Estimate the requests of a log: rows for TTFT, TPOT and end-to-end time, and questions about
-    its times.
+    """Estimate the requests of a log: rows for TTFT, TPOT and end-to-end time, and questions about times that
+    look wrong.
     """
     if on.unit not in ("", *UNITS):
         raise InputError(f"unit: expected {', '.join(UNITS)}, got {on.unit!r}")
@@ -85,7 +85,7 @@ def chat(
 
 
 def figures(t: Table, on: ChatSetup, pricing: CostModelChoice) -> dict[str, Array]:
-    """Seconds of each request by metric; TPOT is NaN with one output token.
+    """Seconds of each request, by metric; TPOT is NaN if there is only one output token.
 
     Each length is estimated once, and the decode steps up to the longest request once for all requests.
     """
@@ -113,7 +113,7 @@ def figures(t: Table, on: ChatSetup, pricing: CostModelChoice) -> dict[str, Arra
 
 
 def measurements(file: str, t: Table, names: Sequence[str], unit: str) -> dict[str, Array]:
-    """Measured seconds by metric; the first column of a figure counts.
+    """Measured seconds by metric; if a figure has several columns, the first one counts.
 
     Raises `InputError` if a column states no unit, and `unit` is not given.
     """
@@ -121,13 +121,13 @@ def measurements(file: str, t: Table, names: Sequence[str], unit: str) -> dict[s
     for column, metric, scale in timed(names, unit):
         if not scale:
             units = " or ".join(f"{column}_{name}" for name in UNITS)
-            raise InputError(f"{file}: {column} states no unit; call it {units}, or say --unit")
+            raise InputError(f"{file}: {column} states no unit; rename it to {units}, or set --unit")
         found.setdefault(metric, t[column] * scale)
     return found
 
 
 def _questions(file: str, measured: dict[str, Array], *priced: dict[str, Array]) -> list[str]:
-    """Impossible figures that most requests share, one line each."""
+    """Impossible times that most requests have, with one line for each kind."""
     found = []
     predicted, least = priced
     for metric, seconds in measured.items():

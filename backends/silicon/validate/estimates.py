@@ -1,7 +1,7 @@
 """The cost model that estimates a measured row, and the basis and error of its time.
 
-`CostModelChoice` is a cost model by name for any device and engine, optionally without the calibration of
-that device or engine. `basis_summary` and `step_basis` summarize the bases of ops.
+`CostModelChoice` is a cost model by name, for any device and engine; the calibration of that device or engine
+can be excluded. `basis_summary` and `step_basis` summarize the bases of ops.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ NONE = LIBRARIES[0]  # the library of a device without kernels, instead of an en
 
 
 class BasisSummary(NamedTuple):
-    """The bases of a time, the largest part first, and its mean relative error if known.
+    """The bases of a time, ordered by their share of it, and the mean relative error of the time, if known.
 
-    `relation` describes the device of the kernels of the largest part: `calibrated` (this device), another
+    `relation` describes the device whose kernels take the largest share: `calibrated` (this device), another
     engine, a device of `hw.transfer.RELATIONS`, or none for a roofline.
     """
 
@@ -54,8 +54,7 @@ class BasisSummary(NamedTuple):
 
 
 class CostModelChoice(NamedTuple):
-    """A cost model by name for any device and engine, optionally without one of the calibrations in
-    `WITHOUT`.
+    """A cost model by name, for any device and engine; one of the calibrations in `WITHOUT` can be excluded.
 
     `hosts` replace the CPU times of engines, by name and range of versions.
     """
@@ -67,8 +66,8 @@ class CostModelChoice(NamedTuple):
     def model(self, device: Device, engine: str) -> DeviceCostModel:
         """The cost model of an engine or of one of its kernels.
 
-        An unknown engine takes the first engine of the device. A device without similar measured devices
-        takes the roofline.
+        For an unknown engine, the default engine of the device is used. For a device without similar measured
+        devices, the roofline is used.
         """
         if self.name == "ideal" or first_engine(device) is None:
             return model(device, "ideal")
@@ -84,7 +83,7 @@ class CostModelChoice(NamedTuple):
         return _hosted(made, host) if host else made
 
     def one_kernel(self, device: Device, engine: str) -> DeviceCostModel:
-        """The cost model of rows that name their kernel; no other kernel of the engine replaces it."""
+        """The cost model of rows that name their kernel; no other kernel of the engine may replace it."""
         made = self.model(device, engine)
         if not isinstance(made, CalibratedModel) or not made.runs or not made.runs.section(KernelVariants):
             return made
@@ -122,7 +121,7 @@ IDEAL = CostModelChoice("ideal")
 
 @lru_cache(maxsize=256)
 def with_graphs(made: DeviceCostModel, graphs: int) -> DeviceCostModel:
-    """The cost model with CUDA graphs of up to `graphs` decodes; 0 is the engine's own limit."""
+    """The cost model with CUDA graphs of up to `graphs` decodes; 0 means the engine's own limit."""
     if not graphs or not isinstance(made, CalibratedModel) or not made.runs:
         return made
     sections = {**made.runs.sections, "graphs": CudaGraphs((GraphSizes(decodes=graphs),))}
@@ -146,17 +145,17 @@ def _hosted(made: DeviceCostModel, host: EngineCpu) -> DeviceCostModel:
 
 @lru_cache(maxsize=256)
 def _instead(device: Device, engine: str) -> CalibratedModel:
-    """The first engine of the device instead of an engine without measurements.
+    """The default engine of the device, in place of an engine without measurements.
 
-    Each basis shows the substitution.
+    The basis of each op then says so.
     """
     return replace(calibrated(device), engine=engine, host_error=UNKNOWN)
 
 
 @lru_cache(maxsize=256)
 def _unmeasured(device: Device, engine: str, without: str) -> Device:
-    """The device without its own kernels, so that they are transferred, or without the kernels of
-    an engine.
+    """The device without its own kernels, so that kernels are transferred to it; or without the kernels of
+    one engine.
     """
     own = device.calibration.engines if device.calibration and without == "engine" else {}
     left = {name: fits for name, fits in own.items() if kernel_engine(name) != kernel_engine(engine)} or {
@@ -178,7 +177,7 @@ def cost_model_choice(cost: str, without: str | None = None) -> CostModelChoice:
 def kernel_relation(device: Device, basis: Basis, engine: str = "") -> str:
     """The relation of the kernels of a basis to a device and engine.
 
-    Kernels of a library that the engine calls count as its own; those of another library do not.
+    Kernels of a library count as the engine's own if the engine calls this library, and otherwise not.
     """
     if basis.kind != "calibrated":
         return basis.kind
@@ -195,8 +194,8 @@ def basis_summary(
     errors: Sequence[float | None],
     engine: str = "",
 ) -> tuple[str, Array, str]:
-    """Summarize the bases of ops by their times: bases (largest part first), mean errors, and the
-    relation.
+    """Summarize the bases of ops, weighted by their times: the bases (largest share first), the mean error,
+    and the relation.
     """
     shares: dict[str, float] = {}
     relations: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""Validation of memory: terms of engine logs and peaks of runs, compared with predictions."""
+"""Validation of memory: the terms in logs of engines, and peaks of runs, compared with predictions."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class MemoryAmount(NamedTuple):
 
 
 class EngineStart(NamedTuple):
-    """A start of an engine: its pool, and the amounts in its log in bytes per rank and in tokens; NaN if
-    absent.
+    """The start of an engine: its pool, and the amounts in its log in bytes per rank and in tokens; NaN for
+    missing amounts.
     """
 
     engine: str
@@ -63,7 +63,7 @@ class EngineStart(NamedTuple):
 
     @property
     def room(self) -> KvBudget:
-        """The KV budget of the stage in the log: the first with similar weights."""
+        """The KV budget of the stage that the log describes: the first stage with similar weights."""
         rooms, weights = self.pool.rooms(), self.said["weights"]
         if math.isnan(weights):
             return rooms[0]
@@ -91,7 +91,7 @@ def start(t: Table, i: int, device: Device, build: Callable[[ModelSetup], Progra
     runs = library.engine(name)
     rule = runs.section(EngineMemory)
     if rule is None:
-        raise InputError(f"what engine {runs.name} does with memory is not known")
+        raise InputError(f"the memory rule of engine {runs.name} is not known")
     tp, pp = (int(t[c][i]) for c in ("tp", "pp"))
     layout = ModelSetup(plain_model(str(t["model"][i])), tp, pp, 1, 1, weights, activations, cache)
     limits = ("max_model_len", "max_num_seqs", "max_batched_tokens")
@@ -111,7 +111,7 @@ def peak(
     """The measured and predicted peak memory of row `i` of a table of runs."""
     gib, gb = t["value_gib"][i] * GIB, t["value_gb"][i] * 1e9
     if math.isnan(gib) and math.isnan(gb):
-        raise InputError("no amount of memory is said")
+        raise InputError("the row states no amount of memory")
     weights, activations, kv = row_types(t, i)
     layout = ModelSetup(plain_model(str(t["model"][i])), int(t["tp"][i]), 1, 1, 1, weights, activations, kv)
     batch, prompt, generate = (int(t[c][i]) for c in ("batch", "tokens_in", "tokens_out"))

@@ -1,4 +1,4 @@
-"""Validation of memory over a request: measured memory by kind beside its prediction."""
+"""Validation of memory over a request: measured memory by kind, next to its prediction."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST = 1_000_000  # output tokens of a series
 
 
 def series(file: str, t: Table, on: ChatSetup, pricing: CostModelChoice) -> list[MemoryAmount]:
-    """The memory of each row, total and by kind, with the prediction for this number of output tokens."""
+    """The memory of each row, in total and by kind, and the prediction for its number of output tokens."""
     found: list[MemoryAmount] = []
     at = on.device.name, on.engine, on.program.name
     for prompt, rows in t.alike("input_tokens").items():
@@ -37,11 +37,11 @@ def series(file: str, t: Table, on: ChatSetup, pricing: CostModelChoice) -> list
 
 
 def tokens_out(file: str, t: Table, on: ChatSetup, pricing: CostModelChoice, prompt: int) -> Array:
-    """The number of output tokens of each row: stated, or derived from its seconds."""
+    """The number of output tokens of each row: as stated, or derived from the seconds."""
     if not np.isnan(t["token"]).any():
         return t["token"]
     if np.isnan(t["time_s"]).any():
-        raise InputError(f"{file}: a row of a series says its token or its time_s; give one of them to all")
+        raise InputError(f"{file}: each row needs token or time_s; use the same column in all rows")
     last = float(t["time_s"].max())
 
     def step(new: Any, context: Any) -> Any:
@@ -58,7 +58,7 @@ def kinds(on: ChatSetup, pricing: CostModelChoice, prompt: int, out: Array) -> d
     """Predicted bytes of a rank by kind and in total after `out` output tokens, on the fullest stage.
 
     Before the first output token, the prompt is in prefill; token i attends to i − 1 tokens after the prompt.
-    A named engine allocates its pool of caches at the start, if it has one.
+    A named engine allocates its pool of caches when it starts, if it has one.
     """
     job = Workload(on.program, on.device, on.batch, prompt, 2, model=pricing.model(on.device, on.engine))
     if on.engine and job.pool:

@@ -1,4 +1,4 @@
-"""Rows of whole models: a layout (`ModelSetup`) and measured figures (`MeasuredRequest`)."""
+"""Rows of whole models: how the model ran (`ModelSetup`), and measured figures (`MeasuredRequest`)."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ KINDS = (
 
 
 class ModelSetup(NamedTuple):
-    """A model with its parallelism, dtypes and engine, from which a program is built.
+    """A model with its parallelism, dtypes and engine; a program can be built from it.
 
-    Empty dtypes are those of the model. The engine includes its version if known, such as vllm@0.12.0.
+    Empty dtypes mean the dtypes of the model. The engine includes its version, if known, such as vllm@0.12.0.
     `passes` run in addition to those of the engine. `gpu` is the name of the device in the table. `variant`
     names kernels of the engine that ran instead of its main ones, such as `marlin`.
     """
@@ -56,8 +56,8 @@ class ModelSetup(NamedTuple):
 class MeasuredRequest(NamedTuple):
     """A measured run and its figures in seconds. A `batch` of 0 is the largest batch that fits.
 
-    `chunk` is the token budget of a prefill step, None for the engine's default. `manner` is the method of a
-    closed loop.
+    `chunk` is the token budget of a prefill step, None for the engine's default. `manner` describes how a
+    closed loop was measured.
     """
 
     layout: ModelSetup
@@ -76,11 +76,11 @@ def measured_request(t: Table, i: int) -> MeasuredRequest:
     if kind not in KINDS:
         raise InputError(f"kind {kind!r}; known are {', '.join(KINDS)}")
     if t["mode"][i] == "disagg":
-        raise InputError("prefill and decode on GPUs of their own (disagg)")
+        raise InputError("prefill and decode run on separate GPUs (disagg)")
     if t["mode"][i] in MODES.values():
         raise InputError(f"{t['mode'][i]}: the table does not state its layout")
     if "spec-decode" in t["flag"][i]:
-        raise InputError("speculative decoding may be on")
+        raise InputError("the row may include speculative decoding")
     layout = _layout(t, i)
     batch = (
         0
@@ -94,7 +94,7 @@ def measured_request(t: Table, i: int) -> MeasuredRequest:
     devices = layout.tp * layout.pp * layout.dp
     figures = _figures(t, i, kind, batch, prompt, generate, devices)
     if not figures:
-        raise InputError("nothing is measured that can be compared" if generate else "osl is empty")
+        raise InputError("the row has no measured value that can be compared" if generate else "osl is empty")
     serving, chunk = kind == "serving_closed_loop", _chunk(t, i)
     return MeasuredRequest(layout, batch, prompt, generate or 1, figures, serving, chunk, _manner(t, i))
 
@@ -125,8 +125,8 @@ def _manner(t: Table, i: int) -> MeasurementMethod:
 def _figures(
     t: Table, i: int, kind: str, batch: int, prompt: int, generate: int, devices: int
 ) -> dict[str, float]:
-    """The figures by metric, the main one first; without figures that follow from others or contain
-    queueing.
+    """The figures by metric, with the main one first; figures that follow from others, or that include
+    queues, are omitted.
     """
     ttft, tpot, e2e = (t[c][i] * 1e-3 for c in ("ttft_ms", "tpot_ms", "e2e_latency_ms"))
     rate = t["throughput_tok_s"][i]
@@ -154,7 +154,7 @@ def _figures(
 
 
 def _layout(t: Table, i: int) -> ModelSetup:
-    """The setup of a row. A single missing degree follows from the number of GPUs."""
+    """The setup of a row. If only one degree is missing, it follows from the number of GPUs."""
     gpus, said = t["num_gpus"][i], {name: t[name][i] for name in ("tp", "pp", "dp", "ep")}
     if ran := degrees_of(t["ran"][i]):
         gpus, said = math.nan, dict.fromkeys(said, 1) | ran
@@ -169,7 +169,7 @@ def _layout(t: Table, i: int) -> ModelSetup:
     if missing:
         left = 1 if math.isnan(gpus) else gpus / stated
         if left % 1 or (left > 1 and len(missing) > 1):
-            raise InputError(f"{', '.join(missing)}: how {gpus:g} GPUs are used is not said")
+            raise InputError(f"{', '.join(missing)}: the row does not state how {gpus:g} GPUs are used")
         degrees |= dict.fromkeys(missing, 1) | {missing[0]: int(left)}
     elif not math.isnan(gpus) and gpus != stated:
         raise InputError(f"num_gpus is {gpus:g}, but tp·pp·dp is {stated}")
@@ -210,7 +210,7 @@ def _type(word: str, table: str, column: str) -> Any:
 
 
 def _count(text: str, column: str) -> int:
-    """An integer; `~10` is about 10."""
+    """An integer; `~10` means about 10."""
     try:
         value = float(text.strip().removeprefix("~"))
     except ValueError:
@@ -221,7 +221,7 @@ def _count(text: str, column: str) -> int:
 
 
 def plain_model(name: str) -> str:
-    """The name of a model without its storage format, which the dtype column states.
+    """The name of a model without its storage format, because the dtype column states the format.
 
     >>> [plain_model(m) for m in ("TheBloke/Llama-2-7B-GPTQ", "x/vicuna-7b-v1.5-awq-gemv", "Qwen/Qwen3-32B")]
     ['TheBloke/Llama-2-7B', 'x/vicuna-7b-v1.5', 'Qwen/Qwen3-32B']
@@ -240,7 +240,8 @@ def degrees_of(words: str, gpus: int = 1) -> dict[str, int]:
 
 
 def split(note: str, gpus: int) -> dict[str, int]:
-    """The split of the GPUs in a note: one kind of parallelism for all, or a number for each kind.
+    """How the GPUs are split according to a note: one kind of parallelism for all GPUs, or a number for each
+    kind.
 
     Experts are sharded over the ranks of all other kinds.
 

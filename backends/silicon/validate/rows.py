@@ -1,7 +1,7 @@
 """The results of a validation: measured rows with predictions, rejected rows, and statistics.
 
-`ValidationRow` is one figure and `Validation` all of them. `groups` are errors, and `coverage` tests error
-bands.
+`ValidationRow` is one figure and `Validation` all of them. `groups` contains statistics of errors, and
+`coverage` tests the error bands.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ LATENCY = "latency"  # the metric of a kernel
 
 
 class ValidationRow(NamedTuple):
-    """A measured figure in seconds with its prediction, or the `reason` for having none.
+    """A measured figure in seconds and its prediction, or the `reason` why there is none.
 
     - `metric`: latency (of a kernel call), ttft, tpot, e2e (from prompt to last token of a batch), or token
       (seconds per output token over all GPUs, the inverse of a throughput). For a rejected row, the first
       metric that would have been compared.
     - `device`: The name in the table if the device is unknown.
-    - `measured_s`: NaN in a log without it.
+    - `measured_s`: NaN for a log without measured times.
     - `ideal_s`: The roofline, a lower bound.
     - `basis`, `relation`, `band`: The kernels of the prediction, the relation of most of them to the device,
       and the mean relative error if known.
-    - `exceeds`: The rule that explains why the bound is above the measurement; otherwise empty.
+    - `exceeds`: The rule that explains why the measurement is below the bound; otherwise empty.
     - `version`, `tp`: The engine's range of versions, and the tensor-parallel degree of a whole model.
-    - `users`, `concurrency`, `workload`: The bin of the number of users of a closed loop, that number, and
-      the mean tokens of a prompt and of an output, such as `922+922`.
+    - `users`, `concurrency`, `workload`: For a closed loop, the range that its number of users is in, this
+      number, and the mean tokens of a prompt and of an output, such as `922+922`.
     """
 
     file: str
@@ -73,7 +73,7 @@ class ValidationRow(NamedTuple):
 
     @property
     def of(self) -> str:
-        """The measured object: a kernel call or a whole model."""
+        """What was measured: a kernel call or a whole model."""
         return "kernels" if self.metric == LATENCY else "whole models"
 
     @property
@@ -83,7 +83,7 @@ class ValidationRow(NamedTuple):
 
     @property
     def size(self) -> str:
-        """The decade of the measured time; empty without a measurement."""
+        """The order of magnitude of the measured time; empty without a measurement."""
         edges = (
             (1e-5, "< 10 µs"),
             (1e-4, "10–100 µs"),
@@ -108,8 +108,8 @@ class Coverage(NamedTuple):
 class RowGroup(NamedTuple):
     """Statistics of rows with equal keys; errors are shares, and `all_mape` counts each rejected row as 100%.
 
-    `band` is the mean error that is printed with the predictions. `within` and `within_twice` are the shares
-    of rows within it and within twice it.
+    `band` is the mean of the errors that are printed with the predictions. `within` and `within_twice` are
+    the shares of rows within it and within twice it.
     """
 
     keys: dict[str, str]
@@ -133,7 +133,7 @@ KEYS = (*BY, "engine", "version", "tp", "users", "model", "dtype", "relation", "
 class Validation(Figures, Displayable):
     """Validated rows, rejected rows, and `problems`: rows with invalid cells.
 
-    `questions` are about files with impossible times. `amounts` are amounts of memory.
+    `questions` ask about files with impossible times. `amounts` are amounts of memory.
     """
 
     cost_model: str
@@ -150,12 +150,14 @@ class Validation(Figures, Displayable):
 
     @property
     def exceeding(self) -> tuple[ValidationRow, ...]:
-        """The rows with a lower bound above the measurement."""
+        """The rows whose lower bound is above the measurement."""
         return tuple(r for r in self.measured if r.exceeds)
 
     @property
     def coverage(self) -> tuple[Coverage, ...]:
-        """Coverage of kernels and of whole models, by the relation of the kernels of most of a row's time."""
+        """Coverage of kernels and of whole models, by the relation of the kernels that take most of a row's
+        time.
+        """
         known: dict[tuple[str, str], list[ValidationRow]] = {}
         for row in self.measured:
             if not math.isnan(row.band):
@@ -182,7 +184,7 @@ class Validation(Figures, Displayable):
         return sorted(found, key=lambda group: tuple(group.keys.values()))
 
     def reasons(self) -> list[tuple[str, str, list[int]]]:
-        """Kind, reason and row numbers of the rejected rows, the most frequent first."""
+        """Kind, reason and row numbers of rejected rows; the most frequent reason comes first."""
         numbers: dict[tuple[str, str], list[int]] = {}
         for row in self.refused:
             numbers.setdefault((row.kind, row.reason), []).append(row.row)
@@ -195,7 +197,7 @@ def _words(row: ValidationRow, keys: Sequence[str]) -> tuple[str, ...]:
 
 
 def _near(key: tuple[str, str]) -> tuple[str, int, str]:
-    """Sort key: calibrated first, then by distance of the relation."""
+    """Sort key: calibrated rows first, and then by the distance of the relation."""
     of, basis = key
     order = ("calibrated", ENGINE, *RELATIONS)
     return of, order.index(basis) if basis in order else len(order), basis

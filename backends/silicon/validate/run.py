@@ -58,7 +58,7 @@ def validate(
     """Estimate all rows of CSV files and compare; `only` selects rows of whole models.
 
     Args:
-        paths: Tables of kernels, whole models or memory; or chat logs, with `on`.
+        paths: Tables of kernels, whole models or memory; or chat logs, for which `on` is required.
         build: Builds the program of a layout.
         on: The setup of chat logs.
         pricing: The cost model.
@@ -77,7 +77,7 @@ def validate(
         format, rows = load(path)
         if isinstance(format, ChatTable | MemorySeriesTable) != (on is not None):
             what = "chat log" if format.name == "chat" else format.name
-            needs = f"a {what} needs --model and --hw"
+            needs = f"a {what} requires --model and --hw"
             apart = f"a table of {format.name} rows says on what it ran: leave out --model"
             raise InputError(f"{path.name}: {apart if on else needs}")
         problems += rows.problems
@@ -125,7 +125,7 @@ class _TableFile:
         return self.known[gpu]
 
     def judged(self, i: int, kind: str, metric: str, *figures: Any, reason: str = "") -> ValidationRow:
-        """Row `i` with its figures, or with the reason for having none."""
+        """Row `i` with its figures, or with the reason why it has none."""
 
         def word(name: str) -> str:
             return str(self.rows[name][i]) if name in self.rows.columns else ""
@@ -168,7 +168,7 @@ def _points(
     model: Callable[[], DeviceCostModel],
     own: str,
 ) -> Iterator[ValidationRow]:
-    """The rows `at` of one program."""
+    """The rows `at` that share one program."""
     try:
         if isinstance(points, RowRejection):
             raise InputError(points.reason)
@@ -251,7 +251,7 @@ def _amounts(
 def _served(
     asked: MeasuredRequest, program: Program, device: Device, engine: str, pricing: CostModelChoice
 ) -> dict[str, tuple[float, float, BasisSummary]]:
-    """The figures of a closed loop, by simulation, or in its steady state without a simulator."""
+    """The figures of a closed loop: by simulation, or in its steady state if there is no simulator."""
     sizes = 1, asked.prompt, asked.generate
     how = asked.chunk, asked.manner
     job, ideal = (by.workload(program, device, engine, sizes, *how) for by in (pricing, IDEAL))
@@ -290,7 +290,9 @@ def _settled(
 
 
 def _with_loop(row: ValidationRow, asked: MeasuredRequest) -> ValidationRow:
-    """The row with the number of users, its bin, and the mean tokens of prompts and outputs."""
+    """The row with the number of users, the range that this number is in, and the mean tokens of prompts and
+    outputs.
+    """
     most = next((n for n in USERS if asked.batch <= n), None)
     least = max((n + 1 for n in USERS if n < asked.batch), default=1)
     users = f"{least:>2} to {most}" if most else f"above {USERS[-1]}"

@@ -60,7 +60,7 @@ def rejected_row(row: ValidationRow) -> dict[str, Any]:
 
 
 def every_row(found: Validation) -> list[dict[str, Any]]:
-    """Rows in the order of their files; the reason of rejected rows is in `refused`."""
+    """Rows in the order of their files; for a rejected row, the reason is in `refused`."""
     rows = [validation_row(row) | {"refused": row.reason} for row in (*found.rows, *found.refused)]
     files = {file: n for n, file in enumerate(dict.fromkeys(row["file"] for row in rows))}
     return sorted(rows, key=lambda row: (files[row["file"]], row["row"]))
@@ -89,7 +89,9 @@ def _share(x: float) -> str:
 
 
 def exceeds(found: Validation) -> list[tuple[str, str, str, int]]:
-    """Kind, device, rule, and number of rows below their lower bound by this rule; most frequent first."""
+    """Kind, device, rule, and the number of rows that are below their lower bound by this rule; the most
+    frequent come first.
+    """
     counts = Counter((row.kind, row.device, row.exceeds) for row in found.exceeding)
     return sorted(((*about, n) for about, n in counts.items()), key=lambda x: (-x[3], x[:3]))
 

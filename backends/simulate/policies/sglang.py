@@ -1,4 +1,6 @@
-"""SGLang's scheduler: prompts run first and alone, and decodes wait for all admissible prompts."""
+"""SGLang's scheduler: prompts run first and in separate steps, and decodes wait until all admissible prompts
+have run.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from llmir.base.dataclass import dataclass
 if TYPE_CHECKING:
     from llmir.backends.simulate.server import Capacity, Server
 
-# The largest number of future tokens that count for a request: CLIP_MAX_NEW_TOKENS, schedule_policy.py.
+# The largest number of future tokens that counts for a request: CLIP_MAX_NEW_TOKENS, schedule_policy.py.
 CLIP = 4096
 # The share of the future tokens of running requests that an admission keeps free: its least value, reached
 # after 600 decode steps, 0.7 · 0.14 (SGLANG_INIT_NEW_TOKEN_RATIO, SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR), and its
@@ -27,19 +29,19 @@ class Sglang(Policy):
 
     A request is admitted if the free blocks suffice for its prompt and its largest output, in addition to a
     share of the future tokens of running requests. If decodes run out of blocks, requests are preempted until
-    some steps fit: first those with the fewest generated tokens, and the longest prompt among equals. They
-    join the end of the queue, and the share rises, so that they do not return at once.
+    a few steps fit: first those with the fewest generated tokens; among equal ones, the one with the longest
+    prompt. They join the end of the queue, and the share rises, so that they do not return at once.
     """
 
     name: ClassVar[str] = "sglang"
     mixes: bool = False
 
     def roomy(self, capacity: Capacity) -> int | None:
-        """One step per running request, and two for the one that is admitted."""
+        """One step for each running request, and two for the request that is admitted."""
         return capacity.sequences + 2
 
     def admits(self, server: Server, request: int, new: int) -> bool:
-        """Whether its prompt and output fit by the estimate."""
+        """Whether the prompt and the output of a request fit by this estimate."""
         size, most = server.blocks.size, server.final[request] + 2
         if server.demand + len(server.running) + most + server.ahead <= server.blocks.total:
             return True
@@ -59,7 +61,7 @@ class Sglang(Policy):
         return own + min(self._left(server, request), CLIP) < free
 
     def _left(self, server: Server, request: int) -> int:
-        """The remaining requested tokens of a request that is not prefilled yet."""
+        """The remaining output tokens of a request whose prefill has not ended."""
         return (
             server.generate[request]
             + server.cancelled[request]

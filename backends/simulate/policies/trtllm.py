@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class Trtllm(Policy):
     """In-flight batching by `GUARANTEED_NO_EVICT`, with `enable_chunked_prefill` off, the default.
 
-    A request is admitted if enough blocks remain for all of its tokens, in addition to those that running
-    requests will need, so no request is preempted. While others decode, prompts wait up to `patience` steps
+    A request is admitted if enough blocks remain for all of its tokens, besides those that running requests
+    will need. So no request is preempted. While others decode, prompts wait up to `patience` steps
     (`batch_wait_timeout_iters`) until they fill the share `enough` of a step's tokens
     (`batch_wait_max_tokens_ratio`); both are 0 by default.
     """
@@ -30,7 +30,9 @@ class Trtllm(Policy):
     enough: float = 0.0
 
     def fill(self, server: Server, preempted: bool) -> None:
-        """No prompts if too few wait and steps of patience remain; otherwise all that may run."""
+        """No prompts if too few of them wait and there are steps of patience left; otherwise all prompts that
+        may run.
+        """
         if self.patience and server.decoding:
             tokens = self._ready(server)
             rows = server.capacity.rows * server.decoding
@@ -43,7 +45,9 @@ class Trtllm(Policy):
         super().fill(server, preempted)
 
     def _ready(self, server: Server) -> int:
-        """The prefill tokens of partly prefilled prompts and of those that could be admitted now."""
+        """The prefill tokens of prompts that are partly prefilled, and of prompts that could be admitted
+        now.
+        """
         tokens = sum(server.to_read[one] - done for one, done in server.reading.items())
         rows = server.capacity.rows * server.decoding
         left, demand = server.capacity.tokens * server.lanes - rows, server.demand
@@ -56,18 +60,20 @@ class Trtllm(Policy):
         return tokens
 
     def roomy(self, capacity: Capacity) -> int | None:
-        """No spare blocks are needed; not known if prompts may wait for others."""
+        """An admission needs no spare blocks; None if prompts may wait for others."""
         return None if self.patience else 0
 
     def admits(self, server: Server, request: int, new: int) -> bool:
-        """Whether all its blocks remain free in addition to those that running requests will need."""
+        """Whether enough blocks remain free for all its tokens, besides those that running requests will
+        need.
+        """
         if server.demand + server.final[request] > server.blocks.total:
             return False
         return not server.ahead or server.blocks_needed(request, new) <= self.free(server)
 
     def relieve(self, server: Server) -> None:
-        """Never needed: all blocks are reserved."""
+        """This is never needed, because all blocks are reserved."""
 
     def longest(self, prompt: Array, written: Array) -> Array:
-        """The prompt: no request is preempted, so no token is processed again."""
+        """The number of prompt tokens: no request is preempted, so no token is processed again."""
         return prompt

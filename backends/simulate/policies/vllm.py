@@ -32,11 +32,11 @@ class Vllm(Policy):
         return int(self.watermark * blocks)
 
     def roomy(self, capacity: Capacity) -> int | None:
-        """The watermark: with this many spare blocks, a chunk always has its blocks."""
+        """The watermark; with this many spare blocks, a chunk always gets its blocks."""
         return self.spare(capacity.blocks)
 
     def admits(self, server: Server, request: int, new: int) -> bool:
-        """If there are blocks for the chunk, and the watermark remains."""
+        """Whether there are blocks for the chunk, and the watermark stays free."""
         total = server.blocks.total
         spare = self.spare(total) if self.watermark else 0
         if server.demand + server.final[request] + spare + server.ahead <= total:

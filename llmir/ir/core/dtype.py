@@ -68,17 +68,17 @@ class DType:
 
     @cached_property
     def plain(self) -> DType:
-        """The dtype for arithmetic: the same elements without scales of a custom layout."""
+        """The dtype for arithmetic: the same elements without a special layout of scales."""
         return DTYPES.get(self.scheme) or dtype(_SCALED.sub("", self.scheme))
 
     @cached_property
     def scheme(self) -> str:
-        """Its name without the roles of dimensions: equal for matrices of one format."""
+        """The name without the roles of dimensions; it is equal for all matrices of one format."""
         return self.name.partition(".")[0]
 
     @cached_property
     def short(self) -> str:
-        """The shortest word for it as a dtype of weights in `quantize`.
+        """The shortest word for the dtype as an option of `quantize` for weights.
 
         >>> [dtype(n).short for n in ("fp8_e4m3_c.kn", "fp8_e4m3_b128x128", "int4_g128", "int4_g32", "bf16")]
         ['fp8', 'fp8_b128x128', 'int4', 'int4_g32', 'bf16']
@@ -89,11 +89,11 @@ class DType:
 
     @property
     def scaled(self) -> DType:
-        """The dtype with the default scales of a low-precision weight, if it needs scales and has none."""
+        """The dtype with the default scales of low-precision weights, if it has none and needs them."""
         return self if self.scale_bits or not self.scales else dtype(f"{self.name}_{self.scales}")
 
     def laid(self, roles: str) -> DType:
-        """The dtype with scales laid out by the roles of dimensions; unchanged if it has no scales."""
+        """The dtype with scales arranged by the roles of dimensions; unchanged if it has no scales."""
         return dtype(f"{self.scheme}.{roles}") if self.scale_bits else self
 
     def sizes(self, shape: Iterable[Size]) -> tuple[Size, Size, Size]:
@@ -233,7 +233,8 @@ def _scaled(scheme: str) -> DType | None:
 
 @lru_cache(maxsize=4096)
 def parse_dtype(word: str) -> DType:
-    """The dtype of a word in torch, safetensors, this module or common use; `ParseError` for an unknown word.
+    """The dtype for a word of torch, of safetensors, of this module or of common use; `ParseError` for an
+    unknown word.
 
     >>> [str(parse_dtype(w)) for w in ("torch.bfloat16", "half", "F8_E4M3", "fp8_b128x128", "int4_g32")]
     ['bf16', 'fp16', 'fp8_e4m3', 'fp8_e4m3_b128x128', 'int4_g32']
@@ -248,7 +249,8 @@ def parse_dtype(word: str) -> DType:
 
 @lru_cache(maxsize=4096)
 def unit_of(word: str) -> str:
-    """The unit that computes with a dtype, including dtypes that no tensor here has; or `ParseError`.
+    """The unit that computes with a dtype, also for dtypes that tensors here cannot have; `ParseError` for an
+    unknown dtype.
 
     >>> unit_of("fp8_e4m3"), unit_of("nvfp4"), unit_of("int4_g128"), unit_of("mxfp6")
     ('fp8', 'fp4', 'int4', 'fp6')

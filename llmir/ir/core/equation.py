@@ -39,7 +39,7 @@ class Dimension:
         try:
             parts = [sizes[a] for a in self.axes]
         except KeyError as missing:
-            raise VerifyError(f"no operand says how large axis {missing} is") from None
+            raise VerifyError(f"no operand determines the size of axis {missing}") from None
         if self.end_to_end:
             return sum(parts[1:], start=parts[0])
         return product(parts)
@@ -95,7 +95,7 @@ class Equation:
         return f"{','.join(spelled[:-1])}->{spelled[-1]}"
 
     def check_product(self, left: int, right: int, result: int) -> None:
-        """Raise VerifyError if an unmarked axis is in one operand only and not in the result."""
+        """Raise VerifyError if an axis without a mark is only in one operand and not in the result."""
         a, b = (set(self.axes([self.operands[i]])) for i in (left, right))
         lone = (a ^ b) - set(self.axes([self.results[result]])) - self.indexed - self.summed
         for axis in sorted(lone):
@@ -103,7 +103,7 @@ class Equation:
             raise VerifyError(f'"{self.text}": {fact}; +{axis} says that it is summed')
 
     def sizes(self, tensors: Sequence[Tensor], **new: Size) -> dict[str, Size]:
-        """The size of each axis, from the operands' shapes; *new* axes are given by the op.
+        """The size of each axis, from the shapes of the operands; the op states the sizes of *new* axes.
 
         Raises `VerifyError` when ranks or sizes disagree.
         """
@@ -131,7 +131,7 @@ class Equation:
 
         Args:
             tensors: The operands.
-            linear: Slots of operands that may be partial sums.
+            linear: Slots of the operands that may be partial sums.
 
         Raises:
             VerifyError: The placements do not match, so no rank could compute its part.
@@ -150,15 +150,17 @@ class Equation:
                 if placement and axis in self.whole:
                     raise VerifyError(f'"{self.text}": axis {axis!r} must stay whole, got {tensor}')
                 if split.setdefault(axis, placement) != placement:
-                    raise VerifyError(f'"{self.text}": axis {axis!r} lies in two ways, one is {tensor}')
+                    raise VerifyError(
+                        f'"{self.text}": axis {axis!r} has two placements, one of them is {tensor}'
+                    )
             pair = tuple(d.axes[0] for d in term[:2])
             if tokens.setdefault(pair, tensor.tokens) != tensor.tokens:
-                raise VerifyError(f'"{self.text}": tokens lie in two ways, one is {tensor}')
+                raise VerifyError(f'"{self.text}": tokens have two placements, one of them is {tensor}')
         return self._checked(split, {p: t for p, t in tokens.items() if t}, partial)
 
     def carries(self, pair: tuple[str, ...]) -> bool:
         """Whether each token keeps its place in the first two dimensions, or becomes rows, independently of
-        others.
+        other tokens.
         """
         kept = all(term[:2] == _apart(pair) or any(d.axes[:2] == pair for d in term) for term in self.results)
         return kept and not any(a in self.whole or self.role(a) != "mapped" for a in pair)
@@ -172,7 +174,8 @@ class Equation:
             raise VerifyError(f'"{self.text}": two axes are split over one mesh axis')
         if both := partial & set(used):
             raise VerifyError(
-                f'"{self.text}": a sum is owed over mesh axis {min(both)!r}, which splits an axis too'
+                f'"{self.text}": the result is a partial sum over mesh axis {min(both)!r}, which '
+                "splits an axis too"
             )
         if over:
             firsts = [tuple(d.axes[0] for d in term[:2]) for term in self.operands]
@@ -190,7 +193,9 @@ class Equation:
 
 @dataclass(frozen=True)
 class Layout:
-    """The placements of the axes of an equation: `split` by axis; those of `pair` together over `tokens`."""
+    """The placements of the axes of an equation: `split` contains them by axis; the axes in `pair` are split
+    together over `tokens`.
+    """
 
     split: dict[str, Placement]
     pair: tuple[str, ...]

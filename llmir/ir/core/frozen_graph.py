@@ -29,7 +29,7 @@ class FrozenGraph(nx.MultiDiGraph):  # type: ignore[misc] # networkx has no type
         return found
 
     def hold(self, name: str, nodes: Mapping[str, Any]) -> None:
-        """Become the graph of these nodes, read-only down to the attributes of each edge."""
+        """Become the graph of these nodes; everything is read-only, also the attributes of edges."""
         used: dict[str, FrozenDict[str, Any]] = {}
         users: dict[str, dict[str, Any]] = {name: {} for name in nodes}
         for node in nodes.values():

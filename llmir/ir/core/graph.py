@@ -1,7 +1,7 @@
-"""Nodes, values and graphs: ops in schedule order, frozen, with a networkx view.
+"""Nodes, values and graphs: ops in schedule order that cannot be changed, with a networkx view.
 
-A `Node` is an op at its place, with operands and result types; a `Value` is one of its results. `graph.nx`
-is a `networkx.MultiDiGraph` that refuses changes.
+A `Node` is an op in a graph, with operands and result types; a `Value` is one of its results. `graph.nx` is a
+`networkx.MultiDiGraph` that refuses changes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NAME = re.compile(r"""[^\s#,()=\[\]{}"@%:]+""")
 
 
 def check_name(name: object) -> str:
-    """`name` if IR can spell it; `VerifyError` if not."""
+    """`name`, if it is a valid name in the text form of IR; otherwise `VerifyError`."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         allowed = 'text without spaces, and none of # , ( ) = [ ] { } " @ % :'
         arguments.refuse("name", name, allowed, VerifyError)
@@ -103,7 +103,9 @@ class Graph(Immutable, Displayable):
                 raise VerifyError(f"graph @{name}: two ops are called %{node.name}")
             for value in node.operands:
                 if value.node not in found:
-                    raise VerifyError(f"graph @{name}: %{node.name} uses {value}, which is not there yet")
+                    raise VerifyError(
+                        f"graph @{name}: %{node.name} uses {value}, which is not defined before it"
+                    )
             found[node.name] = node
         given = arguments.items("outputs", outputs, "values", most=_MOST_NODES, error=VerifyError)
         vars(self).update(name=name, outputs=given, _nodes=FrozenDict(found))
@@ -120,7 +122,7 @@ class Graph(Immutable, Displayable):
 
     @cached_property
     def users(self) -> Mapping[str, tuple[tuple[Node, int], ...]]:
-        """By name, the users of each node in schedule order, with their operand slots."""
+        """The users of each node, by its name: nodes in schedule order, with their operand slots."""
         found: dict[str, list[tuple[Node, int]]] = {name: [] for name in self._nodes}
         for node in self.nodes:
             for slot, value in enumerate(node.operands):
@@ -142,7 +144,7 @@ class Graph(Immutable, Displayable):
 
     @cached_property
     def inputs(self) -> tuple[Node, ...]:
-        """The sources other than weights and caches: the operands of a `repeat` of this graph."""
+        """The sources other than weights and caches; a `repeat` of this graph passes operands for them."""
         return tuple(n for n in self.sources if n.op.role == "activation")
 
     @cached_property
@@ -180,13 +182,15 @@ class Graph(Immutable, Displayable):
         return tuple([types.get(v) or self.type(v) for v in node.operands])
 
     def origin(self, value: Value) -> Node:
-        """The node that owns the memory of a value; in-place results share the memory of an operand."""
+        """The node to which the memory of a value belongs; results that are written in place share the memory
+        of an operand.
+        """
         self.type(value)
         return self._origins.get(value) or self._nodes[value.node]
 
     @cached_property
     def _origins(self) -> dict[Value, Node]:
-        """The origin of each value that is written in place."""
+        """For each value that is written in place, the value where its memory was allocated."""
         found: dict[Value, Node] = {}
         for node in self.nodes:
             for result, slot in node.op.aliases.items():

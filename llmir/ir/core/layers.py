@@ -13,7 +13,7 @@ _SHOWN = 4
 
 @dataclass(frozen=True)
 class Layers:
-    """The layer numbers that an op runs as, from `first` on through the loops around it.
+    """The layer numbers with which an op runs: from `first` on, through the loops around it.
 
     Each entry of `loops`, outermost first, is the number of iterations and the layers per iteration.
 
@@ -26,7 +26,7 @@ class Layers:
     loops: tuple[tuple[int, int], ...] = ()
 
     def inside(self, before: int, times: int, size: int) -> Layers:
-        """The layer numbers inside a loop that has `before` layers ahead of it in the body."""
+        """The layer numbers inside a loop, if `before` layers come before it in the body."""
         *outer, (last, step) = self.loops or ((1, 0),)
         if times == 1:
             return Layers(self.first + before, self.loops)

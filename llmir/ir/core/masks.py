@@ -1,8 +1,8 @@
-"""Attention masks as values: the keys that a query sees.
+"""Attention masks as values; a mask states to which keys a query attends.
 
 Attention ops, caches and kernels receive a mask as text. `t` new tokens of a sequence follow `c` cached ones,
-and each new token has a query and a key at its position. A mask counts pairs and keys as sizes, and computes
-in NumPy which query sees which key.
+and each new token has a query and a key at its position. A mask states the numbers of pairs and keys as
+sizes, and computes in NumPy which query attends to which key.
 
 >>> from llmir.ir.sizes.polynomial import C, T
 >>> mask("window(4096)"), str(mask("window(4096)").kept(C)), str(mask("causal").keys(T, C))
@@ -33,10 +33,11 @@ _MOST = 1 << 48  # the same bound as for dimensions of tensors
 
 @dataclass(frozen=True)
 class Mask(ABC):
-    """The keys that each query sees. The fields are the sizes of the mask, and `word(sizes)` is its text.
+    """A mask: the keys to which each query attends. The fields are the sizes of the mask, and `word(sizes)`
+    is its text.
 
-    Kernels use `step`, the keys that each query sees in addition to the previous query, and `most`, the
-    maximum.
+    Kernels use `step`, the number of keys that each query attends to in addition to those of the previous
+    query, and `most`, the largest number of keys.
     """
 
     word: ClassVar[str] = ""
@@ -56,23 +57,23 @@ class Mask(ABC):
 
     @property
     def most(self) -> float:
-        """The largest number of keys that a query sees."""
+        """The largest number of keys to which a query attends."""
         return np.inf
 
     @abstractmethod
     def pairs(self, t: Size, c: Size) -> Size:
-        """Twice the number of pairs of a query and a key that it sees (twice, so that half a square is an
-        integer).
+        """Twice the number of pairs of a query and a key to which it attends (twice, so that half a square is
+        an integer).
         """
 
     def kept(self, c: Size) -> Size:
-        """The number of the last cached tokens that future tokens see, which the cache must store, out of
-        `c`.
+        """The number of the last cached tokens, out of `c`, to which future tokens attend; the cache must
+        store them.
         """
         return c
 
     def keys(self, t: Size, c: Size) -> Size:
-        """The number of keys that at least one query sees: cached and new ones."""
+        """The number of keys, cached and new, to which at least one query attends."""
         return self.kept(c) + t
 
     def positions(self, keys: int, end: int) -> Array:
@@ -81,14 +82,16 @@ class Mask(ABC):
 
     @abstractmethod
     def sees(self, query: Array, key: Array) -> Array:
-        """Whether the query at a position sees the key at one; positions broadcast together."""
+        """Whether the query at one position attends to the key at another; positions broadcast together."""
 
     def bias(self, head: Array, heads: int, query: Array, key: Array) -> Array:
-        """The bias added to the scores of a head at visible pairs; all arguments broadcast together."""
+        """The bias that is added to the scores of a head, at pairs that the mask allows; all arguments
+        broadcast together.
+        """
         return np.zeros(())
 
     def short(self, most: int) -> Mask:
-        """The mask with sizes up to `most`, for programs on short axes."""
+        """The mask with sizes of at most `most`, for programs on short axes."""
         return replace(self, **{f.name: min(getattr(self, f.name), most) for f in fields(self)})
 
     def __str__(self) -> str:
@@ -123,7 +126,7 @@ class Causal(Mask):
         return 2 * t * c + t * t + t
 
     def sees(self, query: Array, key: Array) -> Array:
-        """No later key."""
+        """No later key is visible."""
         found: Array = key <= query
         return found
 
@@ -142,14 +145,14 @@ class Window(Mask):
         return self.width
 
     def _before(self, n: Size) -> Size:
-        """Twice the pairs of the first `n` queries: each of the first `width` queries sees one more key, the
-        others see all.
+        """Twice the pairs of the first `n` queries: each of the first `width` queries sees one key more than
+        the one before, and the others see `width` keys.
         """
         growing = Min.of(n, self.width)
         return growing * growing + growing + 2 * (n - growing) * self.width
 
     def pairs(self, t: Size, c: Size) -> Size:
-        """The pairs of all queries minus the pairs of the cached ones."""
+        """The pairs of all queries minus those of the cached tokens."""
         return self._before(c + t) - self._before(c)
 
     def kept(self, c: Size) -> Size:
@@ -157,7 +160,7 @@ class Window(Mask):
         return Min.of(c, self.width - 1)
 
     def sees(self, query: Array, key: Array) -> Array:
-        """No later key, and no key before the window."""
+        """No later key is visible, and no key before the window."""
         found: Array = (key <= query) & (key > query - self.width)
         return found
 
@@ -193,7 +196,7 @@ class Entries(Causal):
         return whole * (2 * n - self.stride * (whole + 1) + 2)
 
     def pairs(self, t: Size, c: Size) -> Size:
-        """The pairs of all queries minus the pairs of the cached ones."""
+        """The pairs of all queries minus those of the cached tokens."""
         return self.first(c + t) - self.first(c)
 
     def kept(self, c: Size) -> Size:
@@ -201,7 +204,7 @@ class Entries(Causal):
         return ceildiv(c + 1, self.stride) - 1
 
     def keys(self, t: Size, c: Size) -> Size:
-        """All entries after the step."""
+        """All entries that exist after the step."""
         return self.kept(c + t)
 
     def positions(self, keys: int, end: int) -> Array:
@@ -223,7 +226,9 @@ class ChosenEntries(Entries):
         return self.width
 
     def first(self, n: Size) -> Size:
-        """The pairs of the first `n` queries: all entries for early queries, then `width` for each."""
+        """The pairs of the first `n` queries: early queries see all entries, and later ones see `width`
+        each.
+        """
         few = Min.of(n, self.width * self.stride)
         return super().first(few) + 2 * self.width * (n - few)
 
@@ -246,11 +251,13 @@ class ChosenBlocks(Causal):
 
     @property
     def most(self) -> float:
-        """All keys of its blocks."""
+        """All keys of the blocks that a query may see."""
         return self.length * self.width
 
     def pairs(self, t: Size, c: Size) -> Size:
-        """The pairs in the query's own block, plus those in earlier blocks up to the selected number."""
+        """The pairs in the query's own block, plus those in earlier blocks, up to the number of selected
+        blocks.
+        """
         end, start = c + t, c
         own = Chunk(self.length).pairs(t, c)
         if self.width == 1:
@@ -273,7 +280,7 @@ class Chunk(Mask):
 
     @property
     def most(self) -> float:
-        """The mean over a chunk."""
+        """The mean over the queries of a chunk."""
         return (self.length + 1) / 2
 
     def _whole(self, n: Size) -> Size:
@@ -286,15 +293,15 @@ class Chunk(Mask):
         return whole * (self.length * (self.length + 1)) + rest * rest + rest
 
     def pairs(self, t: Size, c: Size) -> Size:
-        """The pairs of all queries minus the pairs of the cached ones."""
+        """The pairs of all queries minus those of the cached tokens."""
         return self._before(c + t) - self._before(c)
 
     def kept(self, c: Size) -> Size:
-        """C mod length: a whole chunk is seen by no later token."""
+        """C mod length, because no later token sees a complete chunk."""
         return c - self.length * self._whole(c)
 
     def sees(self, query: Array, key: Array) -> Array:
-        """No later key, and no key of another chunk."""
+        """No later key is visible, and no key of another chunk."""
         found: Array = (key <= query) & (key // self.length == query // self.length)
         return found
 
@@ -310,12 +317,12 @@ class Prefix(Mask):
     length: int
 
     def pairs(self, t: Size, c: Size) -> Size:
-        """Causal pairs, and of the q new tokens of the prefix q·(q − 1)/2 more."""
+        """The causal pairs, and q·(q − 1)/2 more for the q new tokens of the prefix."""
         new = Min.of(c + t, self.length) - Min.of(c, self.length)
         return Causal().pairs(t, c) + new * new - new
 
     def sees(self, query: Array, key: Array) -> Array:
-        """No later key, but within the prefix."""
+        """No later key is visible, except inside the prefix."""
         found: Array = (key <= query) | ((key < self.length) & (query < self.length))
         return found
 

@@ -18,7 +18,7 @@ MOST_DEVICES = 1 << 20  # five times the largest machine of 2025; a group is a l
 
 @dataclass(frozen=True)
 class Parallelism:
-    """The degree of each kind of parallelism; `sp` (sequence parallelism) is on or off.
+    """The degree of each kind of parallelism; `sp` (sequence parallelism) is either on or off.
 
     Experts are sharded over `ep` of the ranks of dp and tp.
 
@@ -33,7 +33,7 @@ class Parallelism:
     sp: bool = False
 
     def words(self, between: str = " ") -> list[str]:
-        """Each kind that splits something."""
+        """Each kind whose degree is above 1."""
         named = [(f.name, getattr(self, f.name)) for f in fields(self)]
         return [name if n is True else f"{name}{between}{n}" for name, n in named if n is True or n > 1]
 
@@ -75,7 +75,7 @@ class Mesh:
         if self.sp and self.degree("tp") == 1:
             raise VerifyError(f"mesh {self}: sp splits tokens over the ranks of tp, of which there is one")
         if self.devices > MOST_DEVICES:
-            raise VerifyError(f"mesh of {self.devices:,} devices: {MOST_DEVICES:,} are the most")
+            raise VerifyError(f"mesh of {self.devices:,} devices: the limit is {MOST_DEVICES:,}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Without its hash, because hashes of strings differ between processes."""
@@ -117,8 +117,8 @@ class Mesh:
         return dict(self.axes)
 
     def group(self, placement: Iterable[str]) -> tuple[int, ...]:
-        """The device ids that the axes of `placement` connect, including device 0; other groups are
-        analogous.
+        """The ids of the devices that the axes of `placement` connect, for the group of device 0; other
+        groups are analogous.
 
         >>> Mesh((("dp", 2), ("tp", 4))).group(("dp",))
         (0, 4)
@@ -132,7 +132,8 @@ class Mesh:
         return tuple(found)
 
     def around(self, over: Iterable[str], used: Collection[str]) -> Mesh:
-        """The axes `used`, and those inside of the outermost of `over`, which suffice for their groups.
+        """The axes in `used`, and those inside of the outermost axis of `over`; these are enough to describe
+        their groups.
 
         >>> print(mesh_of(dp=4, tp=4).around(["tp0"], ["dp1"]))
         mesh(dp1=2, tp0=2, tp1=2)
@@ -158,7 +159,8 @@ def mesh_of(**degrees: int) -> Mesh:
     """Build a mesh with axes of prime size, so that a part of a degree has a name.
 
     Args:
-        **degrees: The number of ranks by kind, such as `tp=4`. The first kind is the outermost.
+        **degrees: The number of ranks by kind, such as `tp=4`. The first kind is outermost in the numbering
+            of devices.
 
     Returns:
         The mesh.
@@ -171,7 +173,7 @@ def mesh_of(**degrees: int) -> Mesh:
 
 
 def prime_factors(n: int) -> list[int]:
-    """In ascending order; empty for 1.
+    """The prime factors in ascending order; empty for 1.
 
     >>> prime_factors(1), prime_factors(12), prime_factors(2**31 - 1)
     ([], [2, 2, 3], [2147483647])

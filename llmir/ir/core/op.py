@@ -54,7 +54,7 @@ def operand_gemm(rule: Equation, sizes: Mapping[str, Size], left: int, right: in
 
 # --- Ops ---
 
-OPS: Kind[type[Op]] = Kind("op", "llmir.ir.ops", index="llmir.ir.tools.op_methods")
+OPS: Kind[type[Op]] = Kind("op", "llmir.ir.ops", index="llmir.ir.ops.index")
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -62,10 +62,11 @@ KINDS = ("gemm", "attention", "moe", "scan", "norm", "elementwise", "gather", "c
 
 
 class Loop(NamedTuple):
-    """The loop of an op: graph `body`, run `times` times; its first `carried` operands are loop-carried.
+    """The loop of an op: it runs the graph `body` `times` times, and its first `carried` operands pass from
+    one iteration to the next.
 
     `first` is the number of the first layer, if it is set (`Program.iterations`). The last iteration returns
-    its additional results, of types `gives`.
+    its additional results, which have the types `gives`.
     """
 
     body: str
@@ -104,9 +105,11 @@ class Work:
 
 @dataclass(frozen=True)
 class ExecutionPlace:
-    """The context of one execution: `cached` and `new` tokens, and the first indices of local axes.
+    """The context of one execution: the numbers of `cached` and `new` tokens, and the first indices of axes
+    on this rank.
 
-    Several ranks share a partial sum. Exactly one of them `leads` and adds terms that count once.
+    Several ranks share a partial sum. One of these ranks `leads`: only this rank adds terms that must count
+    once.
     """
 
     cached: int = 0
@@ -121,7 +124,8 @@ class ExecutionPlace:
 
 @dataclass(frozen=True)
 class RankGroup:
-    """State of a group of ranks during a step: `positions` of a sequence, and the rows that each rank sent.
+    """The state of a group of ranks during a step: `positions` of a sequence, and the rows that each rank has
+    sent.
 
     `sent` maps the mesh axes and total rows of an exchange to the rows of each rank.
     """
@@ -138,7 +142,7 @@ class Op:
     model that the op is in: embedding, attention, attention_core, mlp, routed_experts, router,
     shared_experts, norm or lm_head.
 
-    An op describes itself by traits, so that other code does not test its class.
+    An op describes itself by traits, so that other code does not have to test its class.
     """
 
     opcode: ClassVar[str] = ""
@@ -206,22 +210,26 @@ class Op:
         return int(vars(self)["_hash"])
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the hash, because hashes of strings differ between processes."""
+        """Pickle without the hash, because hashes of strings differ between processes."""
         return {name: value for name, value in vars(self).items() if name != "_hash"}
 
     @classmethod
     def stated(cls, given: Mapping[str, object], results: tuple[Tensor, ...]) -> dict[str, object]:
-        """The attributes that repeat types of results, which the text form omits; `given` are the others."""
+        """The attributes that repeat the types of results, and which the text form omits; `given` contains
+        the others.
+        """
         return {}
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """The logical names of a source's dimensions, which are all that sharding reads."""
+        """The logical names of a source's dimensions; sharding depends only on these names."""
         return ()
 
     @property
     def cached(self) -> bool:
-        """Whether the op supplies values of earlier steps, including another layer's, with the new tokens."""
+        """Whether the op supplies values of earlier steps together with the new tokens (also values of
+        another layer).
+        """
         return self.role == "cache" or "cached" in self.axes
 
     @property
@@ -236,7 +244,7 @@ class Op:
 
     @property
     def loop(self) -> Loop | None:
-        """The graph that it runs, if it runs one."""
+        """The graph that the op runs, if it runs one."""
         return None
 
     @property
@@ -261,7 +269,7 @@ class Op:
 
     @property
     def active(self) -> Fraction:
-        """The share of its matrices that one token meets."""
+        """The share of its matrices that one token uses."""
         return Fraction(1)
 
     @property
@@ -270,7 +278,7 @@ class Op:
         return ""
 
     def routed_by(self, law: str) -> Op:
-        """The op where tokens choose experts by another law."""
+        """A copy of the op in which tokens choose experts by another law."""
         return self
 
     @property
@@ -279,7 +287,9 @@ class Op:
         return 0
 
     def scale_roles(self, slot: int) -> str:
-        """The role of each dimension of an operand for scales (`DType.roles`); "" if it is not a matrix."""
+        """The role of each dimension of an operand with respect to scales (`DType.roles`); "" if the operand
+        is no matrix.
+        """
         return ""
 
     @property
@@ -292,11 +302,11 @@ class Op:
         return shape
 
     def remark(self, operands: Sequence[Tensor]) -> str:
-        """A remark for diagrams about properties that the types do not show."""
+        """A remark for diagrams about properties that types do not show."""
         return ""
 
     def numbered(self, layer: int) -> Op:
-        """The op in the layer with this number."""
+        """The op as it is in the layer with this number."""
         return self
 
     def typed(self, type: Tensor) -> Op:
@@ -304,7 +314,7 @@ class Op:
         return self
 
     def widened(self, axis: str, by: int) -> Op:
-        """A weight with `by` more spare places along an axis; unchanged if it lacks the axis."""
+        """A weight with `by` more spare places along an axis; unchanged if it does not have the axis."""
         return self
 
     def looping(self, loop: Loop) -> Op:
@@ -316,7 +326,7 @@ class Op:
         return self
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
-        """The op's equation, with `*` spelled out for these operands."""
+        """The op's equation for these operands, in which `*` is written out."""
         return spell_equation(self.rule, len(operands[0].shape) if operands else 0)
 
     def owed(self, operands: Sequence[Tensor]) -> list[Placement]:
@@ -365,11 +375,11 @@ class Op:
         return results[0].elements * self.vector_flops
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
-        """Bytes read per operand; by default each operand once, completely."""
+        """Bytes read per operand; by default, each operand is read once, completely."""
         return tuple(t.bytes for t in operands)
 
     def writes(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
-        """Bytes written per result; by default each result once, completely."""
+        """Bytes written per result; by default, each result is written once, completely."""
         return tuple(t.bytes for t in results)
 
     def workspace(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
@@ -377,7 +387,9 @@ class Op:
         return 0
 
     def work(self, operands: Sequence[Tensor], results: Sequence[Tensor], mesh: Mesh) -> Work:
-        """The cost of one execution on the fullest rank; types are global, `mesh` has the axes of all."""
+        """The cost of one execution on the fullest rank; types are global, and `mesh` contains the axes of
+        all ranks.
+        """
         ours, theirs = ([t.local(mesh) for t in types] for types in (operands, results))
         return Work(
             self.arithmetic(ours) if ours else theirs[0].dtype,
@@ -393,13 +405,13 @@ class Op:
     ) -> tuple[Array, ...]:
         """Compute the results in NumPy. The default evaluates the equation as an einsum.
 
-        Arrays are global or local, like the types; `at` contains the first indices of local ones.
+        Arrays are global or those of one rank, like the types; `at` contains the first indices of the latter.
         """
         ranks = [Tensor((1,) * a.ndim, results[0].dtype) for a in operands]
         return (np.einsum(self.equation(ranks).einsum(), *operands, optimize=True),)
 
     def meet(self, members: Sequence[Array], place: int, at: RankGroup) -> Array:
-        """The result of the rank at `place`, from the values of all members of the group in `joins`.
+        """The result of the rank at `place`, from the values of all members of its group in `joins`.
 
         VerifyError for an op that connects no ranks.
         """
@@ -415,7 +427,9 @@ def type_name(attribute: Field[Any]) -> str:
 
 @lru_cache(maxsize=4096)
 def spell_equation(rule: str, rank: int) -> Equation:
-    """The equation with `*` replaced by the remaining axes of a first operand with `rank` dimensions."""
+    """The equation, in which `*` is replaced by the remaining axes of a first operand with `rank`
+    dimensions.
+    """
     if "*" not in rule:
         return equation(rule)
     stated = len(rule.split(",", maxsplit=1)[0].split("->", maxsplit=1)[0].split()) - 1

@@ -30,9 +30,9 @@ LEFT_OUT = "without"  # the fact that names fields of a multimodal config, such 
 
 
 class Instance(NamedTuple):
-    """A node at one place of execution: `path` is unique in the program, `stage` is the pipeline stage.
+    """A node at one place of execution: `path` is unique in the program, and `stage` is the pipeline stage.
 
-    A node in a loop body represents all iterations: `layers` are their layer numbers.
+    A node in the body of a loop stands for all iterations: `layers` contains their layer numbers.
     """
 
     path: str
@@ -103,7 +103,7 @@ class Program(Record, Displayable):
                 arguments.refuse(f"program: phases: {name}", phase, "a Program without phases", VerifyError)
 
     def phase(self, name: str) -> Program:
-        """The program of a phase; the other phases become its `phases`.
+        """The program of a phase; the other phases are its `phases`.
 
         Returns the program itself if the phase has no replacement.
         """
@@ -121,7 +121,7 @@ class Program(Record, Displayable):
 
     @property
     def parts(self) -> tuple[Program, ...]:
-        """The program, and its encoder of images if it has one."""
+        """The program itself and, if it has one, its encoder of images."""
         return self, *(phase for name, phase in self.phases.items() if name == "encode")
 
     def __getitem__(self, name: str) -> Graph:
@@ -152,7 +152,7 @@ class Program(Record, Displayable):
             yield from walk(entry, self.prefix(entry), Layers(), stage)
 
     def iterations(self, graph: Graph, start: Layers) -> dict[str, Layers]:
-        """The layer numbers of each `repeat` in `graph`, by name; the graph itself begins at `start`.
+        """The layer numbers of each `repeat` in `graph`, by name; numbering in the graph begins at `start`.
 
         A `repeat` follows the layers before it in its graph, unless it sets `first`. An iteration has the
         number of layers of its body (`depth`).
@@ -167,7 +167,7 @@ class Program(Record, Displayable):
         return found
 
     def runs(self, graph: Graph, times: Mapping[str, int] | None = None) -> dict[Graph, int]:
-        """Executions of each graph per execution of `graph`; `times` overrides the counts of its loops."""
+        """How often each graph runs per run of `graph`; `times` replaces the iterations of its loops."""
         found = {graph: 1}
         for name, loop in graph.loops.items():
             often = (times or {}).get(name, loop.times)
@@ -184,7 +184,7 @@ class Program(Record, Displayable):
         return depths[name]
 
     def prefix(self, entry: str) -> str:
-        """The prefix of op paths in an entry; empty if there is only one entry."""
+        """The prefix of op paths in an entry; empty if the program has only one entry."""
         return f"{entry}." if len(self.entries) > 1 else ""
 
     @cached_property
@@ -195,7 +195,9 @@ class Program(Record, Displayable):
 
     @property
     def is_model(self) -> bool:
-        """Whether it is a whole language model, which an engine can serve: frontends set its class."""
+        """Whether the program is a whole language model, which an engine can serve; frontends state this as a
+        fact.
+        """
         return "architecture" in self.facts and not self.patches
 
     @cached_property
@@ -206,7 +208,9 @@ class Program(Record, Displayable):
 
     @cached_property
     def patches(self) -> int:
-        """Image patches that a step encodes per image, for `B` images; 0 for models without image inputs."""
+        """The number of image patches that a step encodes per image, for `B` images; 0 for models without
+        image inputs.
+        """
         return self._given("patch")
 
     @cached_property
@@ -226,8 +230,8 @@ class Program(Record, Displayable):
 
     @property
     def left_out(self) -> str:
-        """The omitted parts of a multimodal model, such as `vision tower, audio tower`; empty without
-        omissions.
+        """The parts of a multimodal model that are omitted, such as `vision tower, audio tower`; empty if
+        there are none.
         """
         return str(self.facts.get(LEFT_OUT, "")).replace("_config", " tower")
 
@@ -237,7 +241,7 @@ class Program(Record, Displayable):
         return f"{self.name} without {self.left_out}" if self.left_out else self.name
 
     def held(self) -> Iterator[Instance]:
-        """Each stored weight of each stage. A weight without `{layer}` in its name is stored once."""
+        """Each stored weight, for each stage. A weight without `{layer}` in its name is stored once."""
         seen: set[tuple[str, int, Tensor]] = set()
         for at in self.instances():
             name, key = at.node.op.param, (at.node.op.param, at.stage, at.node.results[0])
@@ -277,7 +281,9 @@ class Program(Record, Displayable):
 
     @cached_property
     def active_parameters(self) -> int:
-        """Parameters that process one token, including embeddings; of routed experts only the top-k."""
+        """The number of parameters that one token uses, including embeddings; only the top-k of the routed
+        experts count.
+        """
         idle = Fraction(0)
         for at in self.instances():
             if (share := at.node.op.active) < 1:
@@ -301,9 +307,9 @@ class Program(Record, Displayable):
 
     @property
     def kv_cache_bytes_per_token(self) -> int:
-        """Cache bytes of the first token of a sequence.
+        """The bytes that the first token of a sequence adds to the caches.
 
-        Later tokens add equally many bytes, or fewer if a window is full or tokens are compressed.
+        Later tokens add the same number of bytes, or fewer if a window is full or tokens are compressed.
         """
         return self.cache_bytes(1) - self.cache_bytes(0)
 

@@ -25,8 +25,8 @@ Placement = tuple[str, ...]  # the mesh axes that one dimension is split over, m
 
 
 class Tensor(Immutable):
-    """A type: global shape, dtype and placement. `placements[i]` splits dimension i; `partial` axes contain
-    summands.
+    """A type: global shape, dtype and placement. `placements[i]` splits dimension i; over the axes in
+    `partial`, each rank has a summand.
 
     `tokens` splits the first two dimensions (sequences × positions) together, as one axis of tokens.
 
@@ -55,7 +55,7 @@ class Tensor(Immutable):
         except TypeError:
             refuse("shape", shape, "a list of sizes", VerifyError)
         if len(sizes) > MOST_DIMENSIONS:
-            raise VerifyError(f"a tensor of {len(sizes):,} dimensions: {MOST_DIMENSIONS} are the most")
+            raise VerifyError(f"a tensor of {len(sizes):,} dimensions: the limit is {MOST_DIMENSIONS}")
         key = (sizes, dtype, tuple(placements) or ((),) * len(sizes), partial, tokens)
         vars(self).update(zip(("shape", "dtype", "placements", "partial", "tokens"), key, strict=True))
         vars(self).update(_key=key, _hash=hash(key))
@@ -91,8 +91,8 @@ class Tensor(Immutable):
         return Tensor(shape, self.dtype, self.placements, self.partial, self.tokens)
 
     def local(self, mesh: Mesh) -> Tensor:
-        """The type on the fullest rank: each split dimension is divided and rounded up (or has its routed
-        rows).
+        """The type on the fullest rank: the size of each split dimension is divided and rounded up (or is the
+        number of routed rows).
 
         Tokens that are split together are counted along the first dimension; the second is then 1.
         """

@@ -3,7 +3,8 @@
 Each file covers one topic. Start with `linear.py` (`Linear`) and `elementwise.py` (`Add`, `Silu`). An op that
 overrides most rules is `attention.py` (`FlashAttention`). `collective.py` (`Collective`) is the base of ops
 that move values between ranks. A new op registers itself where its class is defined; then `python
-scripts/opmethods.py` writes its builder method. Imports `llmir.base`, `llmir.ir.sizes` and `llmir.ir.core`.
+scripts/opmethods.py` writes its module into `index.py` and the types of its builder method into a stub.
+Imports `llmir.base`, `llmir.ir.sizes` and `llmir.ir.core`.
 """
 
 from dataclasses import MISSING, fields
@@ -65,7 +66,7 @@ def _said(rule: Any) -> str:
 
 
 def make(opcode: str, **attributes: Any) -> Op:
-    """Create the op with an opcode; VerifyError for wrong names or types of attributes."""
+    """Create the op with this opcode; VerifyError for unknown names or wrong types of attributes."""
     if opcode not in OPS:
         raise VerifyError(unknown("op", opcode, OPS, "llmir ops"))
     kind: Any = OPS[opcode]  # a class is always hashable

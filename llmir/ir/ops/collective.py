@@ -266,7 +266,7 @@ class AllToAll(Collective):
 
     def moved(self, x: Tensor) -> Tensor:
         if self.to not in ("experts", "tokens"):
-            raise VerifyError(f"all_to_all: rows go to experts or tokens, not to {self.to!r}")
+            raise VerifyError(f"all_to_all: to must be experts or tokens, got {self.to!r}")
         if not set(self.over) <= set(x.placements[0]):
             raise VerifyError(f"{x} is not split over {'.'.join(self.over)}")
         rows = even(x.shape[0])

@@ -94,7 +94,7 @@ def _tiles(x: Array, to: DType) -> Array:
     elif name in _CODES:
         scale = largest
     else:
-        scale = largest / _FLOATS.get(name, (0, 0, 127.0 if to.bits == 8 else 7.0))[2]
+        scale = largest / (_FLOATS[name][2] if name in _FLOATS else 127.0 if to.bits == 8 else 7.0)
     scale = _nonzero(scale)
     return to_format(x / scale, "fp4" if name in _FP4 else name) * scale
 

@@ -70,7 +70,7 @@ def _instead(size: Size, old: Atom, new: Size) -> Size:
 
 def _of_all(by: Law) -> Law:
     if by.alone:
-        raise VerifyError(f"routing {by}: is of one rank, whose experts cannot be laid over several")
+        raise VerifyError(f"routing {by}: describes one rank, whose experts cannot be sharded")
     return by
 
 

@@ -578,7 +578,7 @@ class Replicas(Law):
     def places(self, experts: int) -> int:
         """The number of places, which is that of all experts with their copies."""
         if self.count < experts:
-            raise VerifyError(f"{self.word}: {experts} experts do not lie in {self.count} places")
+            raise VerifyError(f"{self.word}: {experts} experts do not fit in {self.count} places")
         return self.count
 
     def instead(self, by: Law) -> Law:

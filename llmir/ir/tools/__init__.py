@@ -4,5 +4,5 @@ Start with `build.py` (`Builder`), which builds a graph by calling ops as method
 `run_passes`). `rewrite.py` (`Rule`, `rewrite`) replaces patterns of ops, `verify.py` (`verify`) checks a
 program after each pass, and `text.py` (`print_program`, `parse_program`) is the text form. `loops.py` writes
 out iterations of `repeat` and cuts a program into pipeline stages. `ranks.py` finds data-parallel ranks
-without shared work. `op_methods.py` is generated. Imports `llmir.base` and the other packages of `llmir.ir`.
+without shared work. `op_methods.pyi` is generated. Imports `llmir.base` and the other packages of `llmir.ir`.
 """

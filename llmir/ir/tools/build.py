@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 from llmir.base.arguments import refuse, show_value, text
 from llmir.base.errors import VerifyError
@@ -20,8 +20,12 @@ from llmir.ir.core.graph import Graph, Node, Value, check_name
 from llmir.ir.core.op import OPS, Op, infer
 from llmir.ir.core.tensor import Tensor, parse_tensor
 from llmir.ir.ops import make
+from llmir.ir.ops.index import MODULES
 
-from .op_methods import OpMethods
+if TYPE_CHECKING:
+    from .op_methods import OpMethods  # a stub: `Builder.__getattr__` makes the methods
+else:
+    OpMethods = object
 
 # The replacement of a value in a copy of a graph: a value, or a function that builds it on first use.
 Replacement: TypeAlias = Value | Callable[[], Value]
@@ -83,17 +87,16 @@ class Builder(OpMethods):
             raise AttributeError(f"no op or method {opcode!r}")
 
         def build(*operands: Value, name: str = "", block: str | None = None, **attributes: Any) -> Any:
-            return self._op(opcode, operands, name, block, **attributes)
+            """Add the op; returns its result, or a tuple of several results."""
+            attributes["block"] = self._block if block is None else block
+            values = self.apply(make(opcode, **attributes), *operands, name=name)
+            return values[0] if len(values) == 1 else values
 
+        build.__name__, build.__doc__ = opcode, OPS[opcode].__doc__
         return build
 
-    def _op(
-        self, opcode: str, operands: tuple[Value, ...], name: str, block: str | None, **attributes: Any
-    ) -> Any:
-        """Add an op by opcode; returns its result, or a tuple of several results."""
-        attributes["block"] = self._block if block is None else block
-        values = self.apply(make(opcode, **attributes), *operands, name=name)
-        return values[0] if len(values) == 1 else values
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *MODULES]
 
     @contextmanager
     def block(self, name: str) -> Iterator[None]:

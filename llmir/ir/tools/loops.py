@@ -192,11 +192,11 @@ def cut_sizes(program: Program, sizes: int | Sequence[int]) -> tuple[int, ...]:
         raise PassError(f"stages: {program.name} is in {len(program.entries)} stages already")
     (entry,) = program.entries
     if not program[entry].loops:
-        raise PassError(f"stages: {program.name} has no repeated layers to split; stages go before unroll")
+        raise PassError(f"stages: {program.name} has no repeated layers to split; run stages before unroll")
     layers = program.depth(entry)
     stages = sizes if isinstance(sizes, int) else len(sizes)
     if stages > layers:
-        raise PassError(f"stages: {stages} stages for {program.name}, which has {layers} layers")
+        raise PassError(f"stages: pp {stages}: {program.name} has only {layers} layers")
     if isinstance(sizes, int):
         return even(layers, sizes)
     if sum(sizes) != layers:

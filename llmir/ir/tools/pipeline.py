@@ -27,7 +27,7 @@ from .verify import checked_program, verify
 
 @dataclass(frozen=True)
 class Pass:
-    """A pure function from program to program; its fields are its options, checked as they are declared."""
+    """A pure function from program to program; its fields are its options, which are checked as declared."""
 
     name: ClassVar[str] = ""
     encodes: ClassVar[bool] = True  # whether it also runs on image encoders
@@ -55,7 +55,7 @@ class Pass:
 
 @dataclass(frozen=True)
 class InPhase(Pass):
-    """Another pass, limited to one phase of a program; printed as this pass with `phase=`.
+    """Another pass that is limited to one phase of a program; its text is that of this pass with `phase=`.
 
     A phase without changes stays part of the program. The rewrite of decode also applies to the draft phase,
     because both have few tokens.
@@ -115,8 +115,8 @@ PASSES: Kind[type[Pass] | Function] = Kind("pass", "llmir.passes")
 def parse_pipeline(text: str) -> list[Pass | Function]:
     """Parse a pipeline into its passes.
 
-    Options are `name{option=value}`; a pass with options round-trips through `str`. `mine.py:name` is a pass
-    of a plugin, or a function from program to program; the plugin is loaded.
+    Options are written as `name{option=value}`; `str` of a pass gives a text that parses to the same pass.
+    `mine.py:name` is a pass of a plugin, or a function from program to program; the plugin is loaded.
 
     Args:
         text: The passes, separated by commas.
@@ -137,7 +137,7 @@ def parse_pipeline(text: str) -> list[Pass | Function]:
 def _parse_pass(text: str) -> Pass | Function:
     name, brace, rest = text.partition("{")
     if brace and not rest.rstrip().endswith("}"):
-        raise PassError(f"pass {text!r}: the brace does not close")
+        raise PassError(f"pass {text!r}: a closing brace is missing")
     kind = _named(name.strip())
     options = split_commas(rest.rstrip().removesuffix("}"))
     phases = [part for part in options if part.partition("=")[0].strip() == "phase"]
@@ -150,7 +150,7 @@ def _parse_pass(text: str) -> Pass | Function:
     if is_pass(kind):
         return kind(**_options(kind, rest.rstrip().removesuffix("}")))
     if brace and rest.rstrip() != "}":
-        raise PassError(f"pass {name.strip()} is a function, it has no options")
+        raise PassError(f"pass {name.strip()} is a function and has no options")
     return cast(Function, kind)
 
 
@@ -165,7 +165,7 @@ def steps_of(pipeline: object) -> tuple[Step, ...]:
 
 
 def is_pass(kind: object) -> TypeGuard[type[Pass]]:
-    """Whether it is a class of passes, and not a function."""
+    """Whether a step is a class of passes, and not a function."""
     return isinstance(kind, type) and issubclass(kind, Pass)
 
 
@@ -204,7 +204,7 @@ def _options(kind: type[Pass], text: str) -> dict[str, Any]:
         options[key] = parse_field(value) if plainly else value
     missing = [k for k, f in known.items() if f.default is MISSING and k not in options]
     if missing:
-        raise PassError(f"pass {name}: option {missing[0]!r} is needed")
+        raise PassError(f"pass {name}: option {missing[0]!r} is required")
     return options
 
 
@@ -224,7 +224,8 @@ def describe(kind: type[Pass] | Function) -> dict[str, Any]:
 
 
 def around(step: str, pipeline: str) -> tuple[list[Pass | Function], list[Pass | Function]]:
-    """A pipeline up to one pass, without it and with it; the pass is appended if the pipeline lacks it.
+    """A pipeline up to one pass, without this pass and with it; if the pipeline does not contain the pass, it
+    is added at the end.
 
     >>> [[label(p) for p in side] for side in around("fuse", "fuse-attention,fuse,dce")]
     [['fuse-attention'], ['fuse-attention', 'fuse']]
@@ -245,7 +246,7 @@ def _returned(step: Pass | Callable[[Program], Program], program: Program) -> Pr
 
 
 def _everywhere(step: Pass | Callable[[Program], Program], program: Program) -> Program:
-    """`program` after a step that is run on each of its phases."""
+    """`program` after a step that runs separately on each of its phases."""
     if getattr(step, "phased", False) or not program.phases:
         return _returned(step, program)
     before = program.replace(phases={})
@@ -278,7 +279,9 @@ _known_after = lru_cache(maxsize=256)(_after)
 
 
 def _pure(step: Pass | Function) -> bool:
-    """Whether equal steps have equal effects: the class declares it, and the step has only options."""
+    """Whether equal steps always have equal effects: the class declares this, and the step has nothing but
+    options.
+    """
     if not isinstance(step, Pass) or vars(step).keys() - {f.name for f in fields(step)}:
         return False
     return all(_pure(v) if isinstance(v, Pass) else type(v) in _OPTIONS for v in vars(step).values())

@@ -1,4 +1,4 @@
-"""Independent ranks: data-parallel ranks that no op connects, which engines run as separate servers."""
+"""Independent ranks: data-parallel ranks that no op connects; engines run them as separate servers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def independent_ranks(*programs: Program) -> tuple[int, tuple[Program, ...]]:
     """The number of independent parts of programs that run together, and the programs of one part.
 
     The programs of a model and of its drafts run together. Data-parallel ranks are divided by the axes that
-    no op connects. Without such an axis the only part is the programs themselves.
+    no op connects. Without such an axis, the programs themselves are the only part.
     """
     phases = [phase for each in programs for phase in (each, *each.phases.values())]
     nodes = (node for phase in phases for graph in phase.graphs.values() for node in graph.nodes)
@@ -26,7 +26,7 @@ def independent_ranks(*programs: Program) -> tuple[int, tuple[Program, ...]]:
 
 
 def _without(program: Program, axes: frozenset[str]) -> Program:
-    """A program without some axes of its mesh."""
+    """A program without some of the axes of its mesh."""
     left = tuple(axis for axis in program.mesh.axes if axis[0] not in axes)
     return program.replace(
         mesh=Mesh(left, program.mesh.ep, program.mesh.sp),

@@ -1,9 +1,9 @@
 """Rewrite rules: a pattern of ops and its replacement.
 
-Pattern and replacement are ordinary functions on a builder. The pattern's parameters are its input values.
-`...` as a last operand matches any remaining operands, omitted attributes match any value, and `label=` names
-an op for the replacement. An op with `optional=True` may be missing; its first operand then replaces it. A
-pattern may return several values.
+Pattern and replacement are ordinary functions on a builder. The pattern's parameters are its input values. As
+last operand, `...` matches any remaining operands. Attributes that are omitted match any value, and `label=`
+names an op for the replacement. An op with `optional=True` may be missing; its first operand then replaces
+it. A pattern may return several values.
 
 >>> def pattern(p, gate, up):
 ...     return p.mul(p.silu(gate), up)
@@ -41,7 +41,7 @@ class _Variable:
 
 @dataclass(frozen=True, eq=False)
 class _Pattern:
-    """An op of a pattern; the value that it represents is result `index`."""
+    """An op of a pattern; it stands for its result with number `index`."""
 
     opcode: str
     operands: tuple[Any, ...]
@@ -91,7 +91,7 @@ class Match:
         return self.labels[label].op_as(kind)
 
     def copy(self) -> Match:
-        """A copy, to continue with one of several choices."""
+        """A copy of the match, with which one of several choices can be followed."""
         return Match(dict(self.values), dict(self.nodes), dict(self.labels), list(self.casts))
 
 
@@ -99,7 +99,7 @@ class Match:
 class Rule:
     """Replace `pattern(p, *values)` by `replacement(b, match, *values)`.
 
-    The replacement returns equally many values with equal types, or None to reject the match.
+    The replacement returns the same number of values with the same types; or None, which rejects the match.
     """
 
     name: str
@@ -121,8 +121,8 @@ class Rule:
 class _Draft:
     """A graph during rewriting: its nodes, their places, types and users.
 
-    Places compare like tuples. A node inserted after a place precedes all nodes that were already there. No
-    other node moves, so the time of a match does not depend on the size of the graph.
+    Places compare like tuples. A node that is inserted after a place comes before all nodes that were already
+    there. No other node moves, so the time of a match does not depend on the size of the graph.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -191,7 +191,7 @@ class _Piece(Builder):
 
 
 def rewrite(graph: Graph, rules: Iterable[Rule]) -> Graph:
-    """Apply rules to a graph, in order, wherever they match.
+    """Apply rules to a graph, in the given order, wherever they match.
 
     Args:
         graph: The graph.
@@ -234,7 +234,7 @@ def _matches(draft: _Draft, rule: Rule, node: Node) -> Iterator[Match]:
 
 
 def _ways(draft: _Draft, roots: Sequence[_Pattern | _Result], match: Match) -> Iterator[Match]:
-    """The ways to match the remaining roots, one after the other."""
+    """The ways to match the remaining roots, one after another."""
     if not roots:
         yield match
         return
@@ -243,7 +243,9 @@ def _ways(draft: _Draft, roots: Sequence[_Pattern | _Result], match: Match) -> I
 
 
 def _other_root(draft: _Draft, root: _Pattern | _Result, match: Match) -> Iterator[Match]:
-    """The possible matches of another root: matched already, or among the users of bound values."""
+    """The possible matches of another root: the match that it already has, or users of values that are
+    bound.
+    """
     pattern = _op(root)
     if id(pattern) in match.nodes:
         yield match
@@ -260,7 +262,7 @@ def _other_root(draft: _Draft, root: _Pattern | _Result, match: Match) -> Iterat
 
 
 def _keeps(draft: _Draft, cast: Node) -> bool:
-    """Whether a cast preserves values: it increases precision, or reverses such a cast."""
+    """Whether a cast keeps the values unchanged: it increases precision, or it reverses such a cast."""
     value = cast.operands[0]
     node = draft.nodes[value.node]
     before, after = draft.types[value].dtype, cast.results[0].dtype
@@ -316,7 +318,9 @@ def _value_match(draft: _Draft, pattern: Any, value: Value, match: Match) -> Mat
 
 
 def _apply(draft: _Draft, rule: Rule, match: Match) -> bool:
-    """Insert the replacement, if no other op needs a removed value and its operands are computed in time."""
+    """Insert the replacement, if no other op needs a value that would be removed, and its operands are
+    computed early enough.
+    """
     old = [Value(match.nodes[id(_op(r))].name, _index(r)) for r in rule.roots]
     gone = {n.name for n in (*match.nodes.values(), *match.casts)}
     inner = [v for n in gone for v in draft.nodes[n].values if v not in old]
@@ -338,7 +342,7 @@ def _apply(draft: _Draft, rule: Rule, match: Match) -> bool:
 
 
 def _splice(draft: _Draft, gone: set[str], fresh: list[Node], renamed: dict[Value, Value]) -> bool:
-    """Insert `fresh` instead of `gone`: after its operands, before its users."""
+    """Insert the nodes `fresh` in place of `gone`: after their operands and before their users."""
     names = {n.name for n in fresh}
     needs = [draft.place[v.node] for n in fresh for v in n.operands if v.node not in names]
     after = max([*needs, min(draft.place[n] for n in gone)])

@@ -1,6 +1,6 @@
 """The text form of programs: one op per line, with its types.
 
-Printed text parses back to an equal program.
+If printed text is parsed, the result is an equal program.
 
     program "tiny" {layers=2}
     graph @main {
@@ -144,7 +144,7 @@ def _parse(text: str) -> Any:
     text = text.strip()
     if text.startswith("("):
         if not text.endswith(")"):
-            raise ParseError(f"{text!r}: the parenthesis does not close")
+            raise ParseError(f"{text!r}: a closing parenthesis is missing")
         return tuple(_parse(p) for p in split_commas(text[1:-1]) if p.strip())
     if text.startswith('"'):
         return json.loads(text)
@@ -248,20 +248,20 @@ class _Reader:
     def _program(self, line: str) -> None:
         name, facts = _fields(r'program\s+("(?:[^"\\]|\\.)*")\s*(\{.*\})?', line)
         if self.name or self.graphs:
-            raise ParseError("a program is named once, at the start")
+            raise ParseError("the name of a program may occur only once, at the start")
         self.name, self.facts = json.loads(name), _parse_block(facts)
 
     def _graph(self, line: str) -> None:
         (self.graph,) = _fields(r"graph\s+@([^\s{]+)\s*\{", line)
         if self.graph in self.graphs:
-            raise ParseError(f"graph @{self.graph} is there twice")
+            raise ParseError(f"graph @{self.graph} occurs twice")
 
     def _mesh(self, line: str) -> None:
         inner, block = _fields(r"mesh\(([^)]*)\)\s*(\{.*\})?", line)
         axes = (part.partition("=") for part in inner.split(","))
         how = _parse_block(block)
         if any(type(value) is not {"ep": int, "sp": bool}.get(key) for key, value in how.items()):
-            raise ParseError("a mesh needs ep, a number, and sp, true or false")
+            raise ParseError("a mesh requires ep (a number) and sp (true or false)")
         self.mesh = Mesh(tuple((name.strip(), int(size)) for name, _, size in axes), **how)
 
     def _entries(self, line: str) -> None:
@@ -270,7 +270,7 @@ class _Reader:
     def _phase(self, line: str) -> None:
         (name,) = _fields(r"phase\s+(\w+)", line)
         if name in (*self.done, self.phase):
-            raise ParseError(f"phase {name} is there twice")
+            raise ParseError(f"phase {name} occurs twice")
         self.close()
         self.phase, self.entries, self.graphs = name, ("main",), {}
 

@@ -1,4 +1,4 @@
-"""The verifier: infers each op again and checks the rules of the IR after every pass."""
+"""The verifier: after every pass, it infers each op again and checks the rules of the IR."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _verify_draft(program: Program, name: str, phase: Program) -> None:
 
 
 def _verify_phase(program: Program, name: str, phase: Program) -> None:
-    """It has the mesh, the steps, the weights and the caches of the program that it is a phase of."""
+    """Check that it has the mesh, the steps, the weights and the caches of the program whose phase it is."""
 
     def fail(fact: str) -> None:
         raise VerifyError(f"phase {name}: {fact}")
@@ -108,7 +108,7 @@ def _verify_phase(program: Program, name: str, phase: Program) -> None:
 
 
 def _of_one(types: tuple[Tensor, ...]) -> list[tuple[object, ...]]:
-    """The types for one new token, with the size of every layer's view of it."""
+    """The types for one new token, in which layers that process different numbers of tokens become equal."""
     return [(t.dtype, [put(n, {"T": 1}) for n in t.shape], t.placements, t.partial, t.tokens) for t in types]
 
 
@@ -192,7 +192,7 @@ def _verify_nesting(program: Program) -> None:
         if len(path) + levels > MOST_LEVELS:
             raise VerifyError(f"graph @{name}: repeats are nested more than {MOST_LEVELS} deep")
         if ops > MOST_OPS:
-            raise VerifyError(f"graph @{name} runs {ops:,} ops: {MOST_OPS:,} are the most")
+            raise VerifyError(f"graph @{name} runs {ops:,} ops: the limit is {MOST_OPS:,}")
         return ops, levels
 
     for name in program.graphs:
@@ -204,7 +204,7 @@ def _list(types: tuple[Tensor, ...]) -> str:
 
 
 def checked_program(program: object) -> Program:
-    """Verify an argument and return the first equal program; InputError if it is not a program."""
+    """Verify an argument and return the first equal program; InputError if the argument is not a program."""
     if not isinstance(program, Program):
         arguments.refuse("program", program, "a Program, such as llmir.load gives")
     return _verified(program)
@@ -212,7 +212,7 @@ def checked_program(program: object) -> Program:
 
 @lru_cache(maxsize=256)
 def _verified(program: Program) -> Program:
-    """Verify a program once; it may come from a caller, and it never changes.
+    """Verify a program once; a caller may have made it, and it never changes.
 
     Equal programs share the first one's cached properties.
     """

@@ -279,11 +279,11 @@ def test_check_exits_1_when_something_is_lost(run: Run, monkeypatch: pytest.Monk
     ("arguments", "says"),
     [
         ((), "requires --index FILE, or more than one rank"),
-        (("--tp", "3"), "allowed are 1, 2, 4"),
+        (("--tp", "3"), "allowed: 1, 2, 4"),
         (("--index", "index.json", "--tp", "2"), "--tp: has no effect with --index"),
         (("--pp", "2", "--micro-batches", "2", "--batch", "3"), "a multiple of the 2 micro-batches, got 3"),
-        (("--pp", "3"), "which has 2 layers"),
-        (("-p", "shard{tp=2}", "--tp", "2"), "is sharded over 2 ranks already, expected one"),
+        (("--pp", "3"), "has only 2 layers"),
+        (("-p", "shard{tp=2}", "--tp", "2"), "is sharded over 2 ranks; expected a program on one"),
         (("--tp", "2", "--collectives", "fp9"), "unknown dtype 'fp9'"),
     ],
 )

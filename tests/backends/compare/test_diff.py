@@ -301,7 +301,7 @@ def test_notebooks_show_names_as_text() -> None:
 def test_what_cannot_be_compared_is_an_error() -> None:
     program = llmir.load("qwen3-0.6b")
     report = llmir.analyze(program, "cpu", batch=[1, 2])
-    with pytest.raises(InputError, match=r"one point, not a grid \(2,\)"):
+    with pytest.raises(InputError, match=r"one point, got a grid \(2,\)"):
         llmir.diff(report, report)
     with pytest.raises(InputError, match=r"two programs and a device, .* got Program and Program"):
         llmir.diff(program, program)

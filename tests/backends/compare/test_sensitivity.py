@@ -129,5 +129,5 @@ class Slow:
 
 def test_takes_no_model_of_the_users() -> None:
     program = llmir.load("llama3.2-1b")
-    with pytest.raises(InputError, match="sensitivity supports only llmir's own"):
+    with pytest.raises(InputError, match="sensitivity supports only cost models of llmir"):
         llmir.sensitivity(llmir.workload(program, "h100-sxm", estimation=llmir.Estimation(cost=Slow())))  # type: ignore[arg-type]

@@ -88,7 +88,7 @@ def test_requests_comparisons_and_tables_take_it_too() -> None:
         llmir.analyze(program(), "h100-sxm", estimation=llmir.Estimation(cost=cost))
         for cost in (Flat(), "ideal")
     ]
-    with pytest.raises(InputError, match="times of two kinds do not compare"):
+    with pytest.raises(InputError, match="the two sides have different kinds of times"):
         llmir.diff(*priced)
 
 

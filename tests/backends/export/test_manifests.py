@@ -200,11 +200,11 @@ def test_files_are_written_next_to_the_table(run: Run, tmp_path: Path) -> None:
     [
         (("--emit-to", "out"), "--emit-to: needs --emit"),
         (("--emit", "vllm", "--emit-to", ""), "--emit-to: expected the name"),
-        (("--emit", "vllm", "--emit-to", "config.json"), "is a file, a folder is needed"),
+        (("--emit", "vllm", "--emit-to", "config.json"), "is a file; expected a folder"),
         (("--emit", "vllm", "--emit-to", "none/out"), "there is no folder"),
         (
             ("--emit", "k8s", "--hw", "kubernetes.yaml", "--emit-to", "."),
-            "is an input, it is not overwritten",
+            "is an input of this command, and is not overwritten",
         ),
         (("--emit", "vllm", "--emit-to", ".", "-o", "serve.sh"), "serve.sh"),
         (("--emit", "k8s", "--hw", "tpu-v6e"), "the plan uses no engine"),
@@ -248,7 +248,7 @@ def test_nothing_half_written_is_left(tmp_path: Path, exists: bool, monkeypatch:
 def test_a_folder_of_this_machine_is_no_model_of_a_pod(run: Run, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     done = run("plan", str(tmp_path), "--rate", "1", "--emit", "k8s")
-    assert done.code == 2 and "is a folder, which pods do not see" in done.err
+    assert done.code == 2 and "is a local folder, which pods cannot read" in done.err
 
 
 def test_an_engine_without_a_command_is_refused() -> None:

@@ -147,7 +147,7 @@ def test_what_cannot_be_emitted_is_refused(program: llmir.Program) -> None:
 
     with pytest.raises(InputError, match="to: expected js or py"):
         llmir.emit(program, "h100-sxm", to="c")
-    with pytest.raises(InputError, match="Flat is a model of numbers"):
+    with pytest.raises(InputError, match="Flat is a custom cost model"):
         llmir.emit(program, "h100-sxm", estimation=llmir.Estimation(cost=Flat()))
 
 
@@ -158,7 +158,7 @@ def test_the_command_writes_what_the_function_says(run: Run, tmp_path: Path) -> 
     assert source.startswith("// Prices of Llama-3.2-1B on H100-SXM")
     assert run(*model).out == source
     for more, expected in (
-        (("-o", "model.mjs", "--to", "py"), "the suffix says js, --to says py"),
+        (("-o", "model.mjs", "--to", "py"), "the suffix means js, but --to is py"),
         (("-o", "model.c"), "suffix '.c' is unknown; allowed are .js, .mjs, .py"),
     ):
         found = run(*model, *more)

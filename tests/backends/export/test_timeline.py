@@ -180,7 +180,7 @@ def test_a_rank_has_a_file_of_its_own() -> None:
 
 def test_what_has_no_timeline() -> None:
     program = llmir.load("llama3.2-1b")
-    with pytest.raises(InputError, match="one step, not a grid of"):
+    with pytest.raises(InputError, match="one point, got a grid of"):
         llmir.analyze(program, "h100", batch=[1, 2]).timeline()
     job = workload()
     with pytest.raises(InputError, match="rank: expected an integer from 0 to 0, got 1"):

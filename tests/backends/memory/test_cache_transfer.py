@@ -108,11 +108,16 @@ def test_a_model_without_caches_has_none_to_move() -> None:
 @pytest.mark.parametrize(
     ("device", "link", "says"),
     [
-        ("h100", "nvlin", "link: H100-SXM has host, nvlink, pcie, network, or say a rate such as 25GBps,5us"),
+        (
+            "h100",
+            "nvlin",
+            "link: H100-SXM has the links host, nvlink, pcie, network; "
+            "expected one of them or a rate such as 25GBps,5us",
+        ),
         ("h100", "network", "H100-SXM has no network that joins several nodes"),
         ("h100", "5x", "link: expected a rate and a latency such as 25GBps,5us, got '5x'"),
-        ("l4", "nvlink", "link: L4 has host, pcie, network"),
-        ("gh200", "nvlink-c2c", "link: GH200 has host, nvlink, pcie, network"),
+        ("l4", "nvlink", "link: L4 has the links host, pcie, network"),
+        ("gh200", "nvlink-c2c", "link: GH200 has the links host, nvlink, pcie, network"),
         ("cpu", "host", "CPU has no known link to its host"),
     ],
 )

@@ -238,13 +238,13 @@ def test_a_loop_of_what_does_not_fit_breaks_the_limit_that_was_set(run: Run) -> 
 def test_lines_are_those_of_the_log(run: Run) -> None:
     out = run("explain", "llama3.1-8b", "memory", "--memory-utilization", "0.95").out
     for term in (
-        "79.19  physical; the datasheet says 80.00 GiB",
+        "79.19  the datasheet says 80.00 GiB",
         "75.23  95% of physical memory",
         " 14.96\n",
     ):
         assert term in out
     nominal = run("explain", "llama3.1-8b", "memory", "--hw", "a6000", "--cost", "ideal").out
-    assert "48.00  nominal; the driver's value is not known" in nominal
+    assert "48.00  nominal; the physical size is not known" in nominal
 
 
 @pytest.mark.parametrize(
@@ -263,8 +263,11 @@ def test_lines_are_those_of_the_log(run: Run) -> None:
             "--max-model-len: 2,000, and prompt and answer have 2,176",
         ),
         (("analyze", "llama3.1-8b", "--max-num-seqs", "0"), "expected an integer from 1"),
-        (("explain", "llama3.1-8b", "qkv_proj", "--max-num-seqs", "8"), "--max-num-seqs: is of memory"),
-        (("explain", "llama3.1-8b", "memory", "--phase", "decode"), "--phase: is of a step"),
+        (
+            ("explain", "llama3.1-8b", "qkv_proj", "--max-num-seqs", "8"),
+            "--max-num-seqs: applies only to memory",
+        ),
+        (("explain", "llama3.1-8b", "memory", "--phase", "decode"), "--phase: applies only to a step"),
     ],
 )
 def test_what_cannot_act_is_refused(run: Run, arguments: tuple[str, ...], says: str) -> None:
@@ -280,7 +283,7 @@ def test_a_size_of_ones_own_is_not_what_the_driver_gives_of_another(tmp_path: Pa
     path.write_text("extend: h100-sxm\nphysical_GiB: 79.5\n")
     assert library.load(path).capacity_bytes == round(79.5 * GIB)
     path.write_text("extend: h100-sxm\nphysical_GiB: 81\n")
-    with pytest.raises(HardwareError, match="physical_GiB is more than the memory that there is"):
+    with pytest.raises(HardwareError, match="physical_GiB exceeds the nominal memory"):
         library.load(path)
 
 
@@ -296,11 +299,11 @@ def test_drivers_give_a_little_less_than_is_sold(name: str) -> None:
         ("{rule: physical}", "expected the first release of each, such as \"0.17\", got 'rule'"),
         ('{"1": {rule: half}}', "rule must be physical, static, free, got 'half'"),
         ('{"1": {BASE, utilization: 1.5}}', "utilization must be a share above 0 up to 1"),
-        ('{"1": {BASE}}', "give one of utilization and aside"),
-        ('{"1": {BASE, utilization: 0.9, outside_GiB: {2: 1}}}', "outside_GiB must say it for tp 1"),
+        ('{"1": {BASE}}', "set either utilization or aside"),
+        ('{"1": {BASE, utilization: 0.9, outside_GiB: {2: 1}}}', "outside_GiB must contain tp 1"),
         (
             '{"1": {BASE, utilization: 0.9, budgets: [{tokens: 8, sequences: 8, unless: sm_80}]}}',
-            "the last must hold",
+            "the last entry must apply",
         ),
         ('{"1": {BASE, utilization: 0.9, sampler: -1}}', "sampler must be a number above 0"),
         (
@@ -309,7 +312,7 @@ def test_drivers_give_a_little_less_than_is_sold(name: str) -> None:
         ),
         (
             '{"1": {BASE, utilization: 0.9, caches: {split: ratio, source: me}}}',
-            "caches: split ratio and window_ratio need each other",
+            "caches: split: ratio and window_ratio require each other",
         ),
         (
             '{"1": {BASE, utilization: 0.9, caches: {keeps: [state], source: me}}}',

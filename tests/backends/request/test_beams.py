@@ -155,7 +155,7 @@ def test_what_has_no_beams_says_so() -> None:
         llmir.beam_search(job, 0)
     with pytest.raises(InputError, match="sglang has no beam search"):
         llmir.beam_search(priced("sglang"), 4)
-    with pytest.raises(InputError, match="drafts and a closed loop of users have none"):
+    with pytest.raises(InputError, match="only a batch of requests can have beams"):
         llmir.beam_search(llmir.workload(job.program, "h100-sxm", concurrency=8), 4)
     with pytest.raises(InputError, match="beams start with the second token"):
         llmir.beam_search(llmir.workload(job.program, "h100-sxm", generate=1), 4)

@@ -201,18 +201,20 @@ def test_money(run: Run) -> None:
 def test_not_even_one(run: Run) -> None:
     ran = run("max", "llama3.1-8b", "--max-ttft", "10ms")
     assert ran.code == 1 and "none, not even 1" in ran.out
-    first, second = (line for line in ran.err.splitlines() if line.startswith("violated"))
-    assert first.startswith("violated: batch: even 1 request misses a limit: TTFT is ") and "above" in first
-    assert second.startswith("violated: requests:")
+    first, second = (line for line in ran.err.splitlines() if line.startswith("limit not met"))
+    assert (
+        first.startswith("limit not met: batch: even 1 request misses a limit: TTFT is ") and "above" in first
+    )
+    assert second.startswith("limit not met: requests:")
     ran = run("max", "llama3.1-70b")  # whose weights do not fit
-    assert ran.code == 1 and ran.err.count("violated: ") == 3 and "memory" in ran.err
+    assert ran.code == 1 and ran.err.count("limit not met: ") == 3 and "memory" in ran.err
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (("--max-tpot", "20m"), "has no unit"),
-        (("--max-tpot", "p50:20ms"), "of simulated requests"),
+        (("--max-tpot", "p50:20ms"), "only to simulated requests"),
         (("--max-tpot", "20ms", "--generate", "1"), "no later one"),
         (("--max-ttft", "0s"), "above 0"),
         (("--max-model-len", "100"), "2,176 tokens"),

@@ -152,7 +152,7 @@ def test_what_cannot_be_verified(programs: tuple[Program, Program, Program], job
     with pytest.raises(InputError, match="drafts start with the second token"):
         llmir.speculate(one, llmir.Drafts(draft_tokens=4, acceptance=0.5, verify=every))
     loop = llmir.workload(last, "h100-sxm", concurrency=8)
-    with pytest.raises(InputError, match="a closed loop of users has no drafts"):
+    with pytest.raises(InputError, match="only a batch of requests can have drafts"):
         llmir.speculate(loop, llmir.Drafts(draft_tokens=4, acceptance=0.5, verify=every))
 
 
@@ -213,7 +213,7 @@ def test_the_command_says_what_a_step_yields(run: Run) -> None:
         (("--acceptance", "0.7", "--logits", "all"), "--logits all: --draft-tokens implies it"),
         (("--acceptance", "0.7", "--generate", "1"), "generate: 1; drafts start with the second token"),
         (("--acceptance", "2"), "--acceptance: expected a number"),
-        (("--acceptance", "0.7", "--concurrency", "8"), "a closed loop of users has no drafts"),
+        (("--acceptance", "0.7", "--concurrency", "8"), "only a batch of requests can have drafts"),
     ],
 )
 def test_what_means_nothing_is_one_line(run: Run, more: tuple[str, ...], says: str) -> None:

@@ -51,7 +51,7 @@ def test_where_no_split_holds_all_requests_there_is_no_plan() -> None:
     done = CliRunner().invoke(cli, [*LINE, "--prompt", LAW, "--gpus", "1"])
     assert done.exit_code == 1
     last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith("violated: the closest plan is L4 tp 1: does not fit: the cache holds "), (
+    assert last.startswith("limit not met: the closest plan is L4 tp 1: does not fit: the cache holds "), (
         done.stderr
     )
     assert "of requests have more, up to " in last and "no plan" in done.stdout
@@ -132,7 +132,7 @@ def test_a_candidate_that_fails_in_a_run_is_one_that_loses(
     """As where a run draws more requests than were looked at before it."""
 
     def fail(*_: object) -> None:
-        raise InputError("does not fit: the cache holds 9 tokens at most; request 1 of 10 tokens")
+        raise InputError("does not fit: the cache holds at most 9 tokens; request 1 of 10 tokens")
 
     plans = llmir.plan(
         "llama3.1-8b",

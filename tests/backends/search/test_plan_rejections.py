@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from llmir.backends.cost.models import faster_ops
 from llmir.backends.export.plan import reason
 from llmir.backends.search.plan import Plans, opcode_shares
 from llmir.backends.search.rejections import losing_reason, wins
+from llmir.backends.search.traffic import SEEDS
 from llmir.backends.search.trial import MEETS, UNDECIDED, Replica
 from llmir.backends.step.report import Report
 from tests.flat import records
@@ -45,6 +47,25 @@ def test_a_change_makes_a_losing_plan_win_and_half_of_it_does_not(name: str) -> 
             assert wins(plans, candidate, why.change), why
             assert not wins(plans, candidate, why.change.part(0.5)), why
     assert sum(plans.rejection(each).change is not None for each in losing) >= len(losing) * 0.8
+
+
+@pytest.mark.slow
+def test_a_longer_limit_simulates_no_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans = planned("missed")
+    search, losing = plans.search, plans.missed[0]
+    assert search is not None and not losing.meets
+    simulated: list[int] = []
+    run = Replica._run
+    monkeypatch.setattr(Replica, "_run", lambda *setting: simulated.append(1) or run(*setting))
+    loose = [limit and limit._replace(seconds=10 * limit.seconds) for limit in plans.traffic.limits]
+    traffic = replace(plans.traffic, ttft=loose[0], tpot=loose[1])
+    number = search.number_of(losing)
+    assert search.relaxed(traffic).simulated(number, losing.replicas).trial.verdict == MEETS
+    assert not simulated
+    assert (
+        search.relaxed(replace(traffic, margin=0.1)).simulated(number, losing.replicas).trial.verdict == MEETS
+    )
+    assert len(simulated) >= SEEDS
 
 
 @pytest.mark.slow

@@ -357,14 +357,14 @@ def test_every_format_has_the_plans(form: str) -> None:
         (("llama3.1-8b",), "--rate: missing; set the requests per second"),
         (("llama3.1-8b", "--rate", "0"), "--rate: expected a number from 0.000001 to 1,000,000,000"),
         ((*ASKED, "--max-tpot", "20m"), "--max-tpot: 20m has no unit; say 20ms or 20s"),
-        ((*ASKED, "--hw", "h200,h200-sxm"), "--hw: H200-SXM is there twice"),
+        ((*ASKED, "--hw", "h200,h200-sxm"), "--hw: H200-SXM occurs twice"),
         ((*ASKED, "--prompt", "pareto:3"), "--prompt: expected constant"),
         ((*ASKED, "--hw", "h100-sxm,h999"), "h999"),
-        ((*ASKED, "--price", "h200=3"), "--price: h200 is not among the devices here"),
+        ((*ASKED, "--price", "h200=3"), "--price: h200 is not among the devices of this command"),
         ((*ASKED, "--gpus", "0"), "--gpus: expected an integer from 1"),
         ((*ASKED, "--gpus", "1e30"), "--gpus: expected an integer from 1 to 65,536"),
         (("gpt2", "--rate", "1"), "prompt: 2,048 tokens and 128 generated are more than the 1,024 positions"),
-        ((*ASKED, "--generate", "1"), "a plan is for answers from 2 tokens up"),
+        ((*ASKED, "--generate", "1"), "a plan requires outputs of at least 2 tokens"),
         ((*ASKED, "--engine", "hf-transformers"), "requires --engine, one of atom, sglang, trtllm, vllm"),
     ],
 )
@@ -377,7 +377,7 @@ def test_what_means_nothing_is_one_line(arguments: tuple[str, ...], says: str) -
 def test_the_old_option_for_a_precision_file_says_its_new_name() -> None:
     refused = CliRunner().invoke(cli, ["analyze", "llama3.1-8b", "--plan", "mine.yaml"])
     assert refused.exit_code == 2
-    assert "--plan: is --precision mine.yaml now" in refused.output
+    assert "--plan: is now called --precision mine.yaml" in refused.output
 
 
 @pytest.mark.slow

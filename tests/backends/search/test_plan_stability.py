@@ -12,7 +12,7 @@ import llmir
 from llmir.backends.export.plan import reason
 from llmir.backends.search import trial
 from llmir.backends.search.traffic import LatencyLimit
-from llmir.backends.search.trial import Replica, SeedRun, Trial
+from llmir.backends.search.trial import Latencies, Replica, SeedRun, Trial
 from llmir.hw import library
 from tests.flat import records
 
@@ -113,7 +113,10 @@ def test_a_limit_that_is_missed_comes_before_one_that_is_undecided() -> None:
     limits = (LatencyLimit(1.0), LatencyLimit(0.010))
     traffic = replace(found.traffic, ttft=limits[0], tpot=limits[1], headroom=0.0)
     ttft = [np.full(100, 0.5 * 2**n) for n in range(5)]
-    runs = [SeedRun.of(seconds, np.full(100, 0.0102) + n * 1e-9, traffic) for n, seconds in enumerate(ttft)]
+    runs = [
+        SeedRun.of(Latencies(seconds, np.full(100, 0.0102) + n * 1e-9), traffic)
+        for n, seconds in enumerate(ttft)
+    ]
     runs_of_both = Trial(tuple(runs), limits)
     assert [runs_of_both.verdict_on(i) for i in range(2)] == ["undecided", "misses"]
     late = replace(found.best, traffic=traffic, trial=runs_of_both)

@@ -47,9 +47,9 @@ def test_a_limit_stands_in_the_table_by_what_it_is_of() -> None:
 def test_the_closest_miss_is_the_one_that_lacks_least() -> None:
     """An L4 has room for Llama 3.1 8B, and a T4 has not; a larger model fits on neither, on the L4 rather."""
     asked = ("--rate", "5", "--gpus", "1", "--hw", "t4,l4")
-    assert "violated: the closest plan is L4 tp 1: needs " in run("llama3.1-8b", *asked).output
+    assert "limit not met: the closest plan is L4 tp 1: needs " in run("llama3.1-8b", *asked).output
     large = run("llama3.1-70b", *asked).output
-    assert "violated: the closest plan is L4 tp 1: does not fit: needs 143 of 22" in large
+    assert "limit not met: the closest plan is L4 tp 1: does not fit: needs 143 of 22" in large
     assert "precision: ," not in large
 
 
@@ -116,7 +116,7 @@ def test_what_is_too_slow_is_not_hidden_by_what_does_not_fit() -> None:
     ran = run("llama3.1-8b", "--rate", "1", "--gpus", "1", "--hw", "t4,l4", "--max-tpot", "10ms")
     assert ran.exit_code == 1
     late = re.search(
-        r"violated: the closest plan is L4 tp 1: TPOT is ([\d.]+) ms .* limit of 10.0 ms", ran.output
+        r"limit not met: the closest plan is L4 tp 1: TPOT is ([\d.]+) ms .* limit of 10.0 ms", ran.output
     )
     assert late and 16.06e9 / 300e9 < float(late[1]) / 1e3 < 0.08
 

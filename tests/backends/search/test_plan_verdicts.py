@@ -20,6 +20,7 @@ from llmir.backends.search.trial import (
     QUANTILES_OF_T,
     RATE_ERROR,
     UNDECIDED,
+    Latencies,
     SeedRun,
     Trial,
     decide,
@@ -66,7 +67,7 @@ def verdict(share: float, first: int) -> tuple[str, int]:
 
     def run(seed: int, requests: int) -> SeedRun:
         seconds = stays(seed, requests)
-        return SeedRun.of(seconds, seconds, traffic)
+        return SeedRun.of(Latencies(seconds, seconds), traffic)
 
     trial = decide(run, run(first, REQUESTS), traffic, REQUESTS, patient=True)
     return trial.verdict, len(trial.runs)
@@ -107,7 +108,7 @@ def test_lengths_spread_over_all_requests_have_their_mean() -> None:
 def test_one_run_decides_nothing() -> None:
     seconds = np.linspace(1, 2, 100)
     traffic = Traffic(1, 1, 2, 100, ttft=LatencyLimit(10.0))
-    assert Trial((SeedRun.of(seconds, seconds, traffic),), traffic.limits).verdict == UNDECIDED
+    assert Trial((SeedRun.of(Latencies(seconds, seconds), traffic),), traffic.limits).verdict == UNDECIDED
 
 
 ASKED: dict[str, Any] = {"rate": 20, "prompt": 1000, "generate": 100, "requests": 200, "gpus": 8}

@@ -157,7 +157,7 @@ def test_lengths_beyond_what_requests_have_are_refused(axes: dict[str, Any]) -> 
     for row in found.rows():
         length = row["new"] + row["context"]
         assert row["refused"] == (
-            f"requests of {length:,} tokens; 10,000,000 are the most" if length > 10_000_000 else None
+            f"requests of {length:,} tokens; the limit is 10,000,000" if length > 10_000_000 else None
         )
 
 
@@ -198,7 +198,7 @@ def test_ranges(first: int, more: int, step: str) -> None:
         ("batch", -4, "from 1"),
         ("batch", True, "from 1"),
         ("weights", "fp8,", "a value is empty"),
-        ("hw", "h200,l40s,h200", "h200 is there twice"),
+        ("hw", "h200,l40s,h200", "h200 occurs twice"),
         ("bath", "1", "did you mean batch"),
     ],
 )
@@ -209,7 +209,7 @@ def test_axes_that_mean_nothing(name: str, said: object, why: str) -> None:
 
 @pytest.mark.parametrize("asked", [llmir.sweep, llmir.page])
 def test_a_device_by_two_of_its_names_is_there_twice(asked: Callable[..., object]) -> None:
-    with pytest.raises(InputError, match=r"^hw: H200-SXM is there twice$"):
+    with pytest.raises(InputError, match=r"^hw: H200-SXM occurs twice$"):
         asked(TINY, {"hw": "h200,l40s,h200-141gb"})
 
 
@@ -266,7 +266,7 @@ def test_frames_have_counts_and_answers_that_may_be_missing(package: str) -> Non
 def test_the_command(run: Run, tmp_path: Path) -> None:
     ran = run("sweep", "tiny.json", "--batch", "1:4:x2", "--context", "1k,2k", "--tp", "1,3")
     assert ran.code == 0
-    assert "1 refused" in ran.out
+    assert "1 of the rows refused" in ran.out
     lines = run(
         "sweep", "tiny.json", "--batch", "1:4:x2", "--context", "1k,2k", "--format", "jsonl"
     ).out.splitlines()

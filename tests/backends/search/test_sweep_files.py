@@ -286,7 +286,7 @@ def test_memory_does_not_grow_with_rows(tmp_path: Path) -> None:
 def test_too_many_rows_are_for_a_file() -> None:
     with pytest.raises(InputError, match=r"100,000,000 rows.*-o FILE"):
         llmir.sweep(TINY, {"batch": "1:10000", "context": "1:10000"})
-    with pytest.raises(InputError, match=r"structures; a sweep has 100,000 at most"):
+    with pytest.raises(InputError, match=r"structures; the limit of a sweep is 100,000"):
         llmir.sweep(TINY, {"tp": "1:1000", "pp": "1:1000"})
 
 

@@ -278,7 +278,7 @@ def test_one_file_is_of_one_device(run: Run, tmp_path: Path) -> None:
     (tmp_path / "rows" / "gemm.csv").write_text(first + second)
     ran = run("calibrate", "--from", "rows", "-o", "x.yaml")
     assert (ran.code, not (tmp_path / "x.yaml").exists()) == (2, True)
-    assert "a file is of one device, say which with --device: H100-SXM, B200" in ran.err
+    assert "a file contains one device; select it with --device: H100-SXM, B200" in ran.err
 
 
 # --- device files --------------------------------------------------------------------------------
@@ -385,5 +385,5 @@ def test_rows_of_no_family_are_named(tmp_path: Path) -> None:
 
 def test_a_column_that_is_there_twice_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "gemm.csv").write_text("m,n,m\n1,2,3\n")
-    with pytest.raises(InputError, match=r"gemm\.csv: column m is there more than once"):
+    with pytest.raises(InputError, match=r"gemm\.csv: column m occurs more than once"):
         read_rows(tmp_path / "gemm.csv", {"m": Column(), "n": Column()}, ())

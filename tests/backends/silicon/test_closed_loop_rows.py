@@ -141,7 +141,7 @@ def test_hosts_without_a_model_predict_it_where_it_is_of_the_same_engine(tmp_pat
     ("asked", "says"),
     [
         ({"folds": "colour"}, "folds"),
-        ({"folds": "device,version"}, "all rows are alike"),
+        ({"folds": "device,version"}, "all rows have equal values"),
         ({"folds": "model", "cost": "ideal"}, "leave cost 'ideal' out"),
         ({"folds": "model", "without": "device"}, "leave without out"),
     ],

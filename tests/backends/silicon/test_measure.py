@@ -204,7 +204,7 @@ def test_a_file_beside_the_rows_names_a_device_and_can_be_built_on(tmp_path: Pat
     assert machines(str(tmp_path / "mine.yaml")) is mine
     assert machines.base(mine, "Mine", str(tmp_path / "sub" / "x.yaml")) == "../mine.yaml"
     assert machines.base(machines("h100-sxm"), "h100-sxm", "x.yaml") == "h100-sxm"
-    with pytest.raises(InputError, match="is what the fit builds on"):
+    with pytest.raises(InputError, match="is the file that the fit extends"):
         machines.base(mine, "Mine", str(tmp_path / "mine.yaml"))
 
 
@@ -309,13 +309,13 @@ def test_a_column_with_a_meaning_when_empty_may_be_absent(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--run",), "--run: -o must name the folder"),
+        (("--run",), "--run: requires -o with the folder"),
         (
             ("--run", "-o", "x", "--from", "y"),
             "--run: measures all kernels of eager PyTorch; leave --from out",
         ),
         (("--run", "-o", "x", "--engine", "vllm"), "leave --engine out"),
-        (("--run", "-o", "tiny.json"), "tiny.json: is no folder and cannot become one"),
+        (("--run", "-o", "tiny.json"), "tiny.json: is not a folder and cannot be created as one"),
         (("--run", "-o", "x", "--device", "h1000"), "unknown device 'h1000'"),
         (("--from", "x", "--quick"), "--quick: requires --run"),
         (("--from", "x", "--seconds", "9"), "--seconds: requires --run"),

@@ -197,7 +197,7 @@ def test_a_serving_row_with_drafts_is_refused(tmp_path: Path) -> None:
     table = tmp_path / "serving.csv"
     table.write_text(f"{SERVING}\nsomeone,b200,trt,dsr1,fp4,mtp,8,1024,1024,4,0.005,900\n")
     (row,) = llmir.validate(table).refused
-    assert row.reason == "speculative decoding may be on"
+    assert row.reason == "the row may include speculative decoding"
 
 
 TTFT = (
@@ -227,5 +227,5 @@ def test_ttft_of_a_serving_row_is_estimated_as_analyze_prints_it(tmp_path: Path)
     assert row.predicted_s == pytest.approx(printed["ttft_s"], rel=0.05)
     assert [r.reason.partition(":")[0] for r in found.refused] == [
         "attention data parallelism",
-        "prefill and decode on GPUs of their own (disagg)",
+        "prefill and decode run on separate GPUs (disagg)",
     ]

@@ -261,7 +261,7 @@ def test_a_batch_beyond_memory_runs_in_waves_and_the_bound_does_not(judge: Any) 
     [
         ({"model": "nobody/has-it-7b"}, "unknown model"),
         ({"gpu": "mi100"}, "unknown device 'mi100'"),
-        ({"tp": "", "pp": "", "num_gpus": 4}, "how 4 GPUs are used is not said"),
+        ({"tp": "", "pp": "", "num_gpus": 4}, "the row does not state how 4 GPUs are used"),
         ({"num_gpus": 8, "pp": 1, "dp": 1}, "num_gpus is 8, but tp·pp·dp is 1"),
         ({"weight_dtype": "int3"}, "weight_dtype 'int3'"),
         ({"kind": "warmup"}, "kind 'warmup'"),
@@ -271,7 +271,7 @@ def test_a_batch_beyond_memory_runs_in_waves_and_the_bound_does_not(judge: Any) 
         ({"isl": -5}, "isl must be an integer"),
         ({"batch_or_concurrency": 0}, "batch_or_concurrency must be an integer"),
         ({"osl": ""}, "osl is empty"),
-        ({"e2e_latency_ms": ""}, "nothing is measured"),
+        ({"e2e_latency_ms": ""}, "no measured value"),
         ({"tp": 3}, "cannot be split"),
         ({"model": "llama3-70b"}, "does not fit"),
     ],

@@ -53,7 +53,7 @@ def test_a_column_without_a_unit_needs_one_said(judge: Any) -> None:
     program = llmir.run(llmir.load("llama2-7b"), llmir.pipeline_of())
     log = logged([(64, 8)], "input_tokens,output_tokens,TTFT", ",80")
     with pytest.raises(
-        llmir.LlmirError, match="TTFT states no unit; call it TTFT_s or TTFT_ms or TTFT_us, or say"
+        llmir.LlmirError, match="TTFT states no unit; rename it to TTFT_s or TTFT_ms or TTFT_us, or set"
     ):
         judge(log, program=program, hw="rtx3090")
     with pytest.raises(llmir.LlmirError, match="unit: expected s, ms, us, got 'min'"):
@@ -78,9 +78,9 @@ def test_times_that_no_machine_has_are_asked_about(judge: Any, unit: str, how: s
 
 def test_a_log_and_a_table_are_not_taken_for_one_another(judge: Any) -> None:
     program = llmir.load("llama2-7b")
-    with pytest.raises(llmir.LlmirError, match="a chat log needs --model and --hw"):
+    with pytest.raises(llmir.LlmirError, match="a chat log requires --model and --hw"):
         judge(logged([(1, 1)]))
     with pytest.raises(llmir.LlmirError, match="says on what it ran"):
         judge(GEMM, program=program, hw="h100")
-    with pytest.raises(llmir.LlmirError, match="needs both"):
+    with pytest.raises(llmir.LlmirError, match="requires program and hw"):
         judge(logged([(1, 1)]), program=program)

@@ -58,7 +58,7 @@ def test_what_a_log_does_not_say_is_not_judged(judge: Any) -> None:
         ("H100", "H9000", "unknown device"),
         ("bf16", "int3", "dtype 'int3'; known are bf16, fp16, fp32"),
         (",,auto", ",q3,auto", "quant 'q3'; known are fp8dyn, w8a8, w4a16"),
-        ("0.19.0", "deepspeed", "what engine deepspeed does with memory is not known"),
+        ("0.19.0", "deepspeed", "the memory rule of engine deepspeed is not known"),
     ],
 )
 def test_a_start_of_something_unknown_is_refused(judge: Any, old: str, new: str, says: str) -> None:
@@ -130,8 +130,8 @@ def test_a_pool_is_there_from_the_start(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "options", "says"),
     [
-        ("input_tokens,memory_MiB\n512,1\n", {}, "says its token or its time_s"),
-        ("input_tokens,token,memory_MiB\n512,1,1\n", None, "a memory series needs --model and --hw"),
+        ("input_tokens,memory_MiB\n512,1\n", {}, "needs token or time_s"),
+        ("input_tokens,token,memory_MiB\n512,1,1\n", None, "a memory series requires --model and --hw"),
     ],
 )
 def test_a_series_without_its_place_is_refused(tmp_path: Path, text: str, options: Any, says: str) -> None:

@@ -240,22 +240,28 @@ def test_servers_that_do_not_match_are_refused() -> None:
     vllm, sglang, small = of("llama3.1-8b", "vllm"), of("llama3.1-8b", "sglang"), of("llama3.2-1b", "vllm")
     narrow = of("llama3.1-8b", "vllm", kv="fp8")
     for one, two, link, says in (
-        (vllm, sglang, "nvlink", "pools: prefill is vllm's and decode sglang's; one engine serves both"),
+        (
+            vllm,
+            sglang,
+            "nvlink",
+            "pools: prefill is vllm's and decode sglang's; both must have the same engine",
+        ),
         (
             vllm,
             small,
             "nvlink",
-            "pools: both serve one model with caches of one type; Llama-3.1-8B keeps 131,072",
+            "pools: both servers must have the same model and caches of one dtype; Llama-3.1-8B "
+            "keeps 131,072",
         ),
         (vllm, narrow, "nvlink", "65,536 bytes a token"),
         (vllm, vllm, "host", "link: host does not connect servers; expected nvlink"),
         (vllm, vllm, "network", "H200-SXM has no network that joins several nodes"),
-        (vllm, vllm, "string", "link: H200-SXM has host, nvlink, pcie, network"),
+        (vllm, vllm, "string", "link: H200-SXM has the links host, nvlink, pcie, network"),
     ):
         with pytest.raises(llmir.LlmirError) as error:
             llmir.pools(one, two, link)
         assert says in str(error.value)
-    with pytest.raises(InputError, match="decode servers have nothing to do"):
+    with pytest.raises(InputError, match="decode servers have no work"):
         llmir.pools(vllm, vllm, "nvlink").run(llmir.traffic(llmir.Traffic(rate=1, generate=1, requests=3)))
 
 

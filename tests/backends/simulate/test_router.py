@@ -188,7 +188,7 @@ def test_users_are_answered_by_any_replica() -> None:
     [
         (
             {"router": "least-loaded"},
-            "router: least-loaded distributes requests over several replicas, there is 1",
+            "router: least-loaded distributes requests over several replicas, but there is only 1",
         ),
         (
             {"replicas": 2, "router": "any"},

@@ -395,7 +395,7 @@ def test_drafts_that_pools_do_not_take() -> None:
         ),
     ):
         with pytest.raises(
-            InputError, match="pools: both have the same thing draft, or nothing; here it is 'lookup' and"
+            InputError, match="pools: both servers must have the same drafter, or none; got 'lookup' and"
         ):
             llmir.pools(one, other, "nvlink")
     more = llmir.server(LAST, "h100-sxm", drafts=llmir.Drafts(verify=EVERY, draft_tokens=2, acceptance=0.5))

@@ -28,7 +28,7 @@ from llmir.ir.sizes.binding import Binding
 from llmir.ir.sizes.polynomial import C, Min, ceildiv
 from tests.flat import records
 
-from .serving_cases import Case, Toy, alike, cases, in_use, left, load, naively
+from .serving_cases import Case, Toy, alike, cases, in_use, left, load, naively, policy
 
 MODEL = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
 
@@ -89,6 +89,16 @@ def test_a_preempted_request_without_a_shared_prefix_has_no_prefix_hits() -> Non
     found = llmir.simulate("llama3.2-1b", "l4", traffic, memory=memory)
     assert found.preemptions.sum() > 100
     assert found.prefix_hits == 0
+
+
+def test_who_comes_as_a_prefill_step_ends_waits_for_the_step_after_the_next() -> None:
+    """The next one is filled already, although it has room for the prompt."""
+    case = policy("vllm", True, ahead=True), load([4, 20, 5], [1, 2, 2], users=2), Capacity(100, 4, 16, 4)
+    _, reads = naively(case)
+    fills, comes, capacity = case
+    found = serve(StepTimes(Toy()), fills, capacity, comes).course
+    alike(found, reads)
+    assert found.start_s[2] > found.end_s[0]
 
 
 @settings(max_examples=150, deadline=None)
@@ -288,7 +298,7 @@ def test_a_prompt_that_fills_a_step_decodes_beside_others() -> None:
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        ({}, "simulate: requires one of rate, closed and trace"),
+        ({}, "simulate: requires one of rate, closed or trace"),
         ({"rate": 1, "closed": 2}, "simulate: requires one of"),
         ({"rate": 0}, "rate: expected a number from 0.000001 to 1,000,000,000, got 0"),
         ({"closed": 1, "burstiness": 2}, "burstiness: requires rate"),
@@ -298,11 +308,11 @@ def test_a_prompt_that_fills_a_step_decodes_beside_others() -> None:
         ({"rate": 1, "generate": "uniform:9,3"}, "the least goes first"),
         ({"rate": 1, "prompt": 0}, "prompt: expected an integer from 1"),
         ({"rate": 1, "prefix_hits": 1.5}, "prefix_hits: expected a number from 0 to 1"),
-        ({"rate": 1, "max_model_len": 5}, "all 1,000 requests have more"),
+        ({"rate": 1, "max_model_len": 5}, "all 1,000 requests are longer"),
         ({"rate": 1, "cost": "ideal"}, "simulate: requires engine"),
         (
             {"rate": 1, "prompt": 9000, "chunked_prefill": False},
-            "a step holds 8,192 tokens at most; request 1",
+            "a step holds at most 8,192 tokens; request 1",
         ),
         ({"rate": 1, "memory_utilization": 0.26, "prompt": 100000}, "request 1 of 100,127 tokens"),
     ],

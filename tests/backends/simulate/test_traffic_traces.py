@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,15 @@ from click.testing import CliRunner
 from scipy import stats
 
 import llmir
-from llmir.backends.simulate import result
-from llmir.backends.simulate.load import trace_load
+from llmir.backends.simulate import replications, result
+from llmir.backends.simulate.engine import has_policy
+from llmir.backends.simulate.load import closed_loop_warm_up, trace_load
 from llmir.backends.simulate.replications import STUDENT
 from llmir.base.errors import InputError
 from llmir.cli.main import cli
 from tests.flat import records
+
+from .serving_cases import load
 
 MODEL = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
@@ -75,7 +79,11 @@ def test_each_format_says_the_same_requests(tmp_path: Path, name: str, text: str
             "row 1 (line 2): arrived_at is '-0.5', expected a time from 0 up",
         ),
         ("v.csv", VIDUR.splitlines()[0], "has no requests"),
-        ("x.csv", "a,b\n1,2\n", "columns a, b are no trace; known are TIMESTAMP, ContextTokens"),
+        (
+            "x.csv",
+            "a,b\n1,2\n",
+            "columns a, b do not belong to a known trace format; known formats: TIMESTAMP, ContextTokens",
+        ),
         ("m.jsonl", MOONCAKE.replace("396", '"x"'), "row 2 (line 2): input_length is 'x'"),
         (
             "m.jsonl",
@@ -233,10 +241,54 @@ def test_quantiles_of_student_are_those_of_scipy() -> None:
     assert stats.t.ppf(0.975, np.arange(1, 21)) == pytest.approx(np.array(STUDENT), abs=6e-4)
 
 
+@pytest.mark.parametrize("count", [2, 5, 21, 22, 60])
+def test_intervals_of_any_number_of_runs_are_students(count: int) -> None:
+    """Above 21 runs, to 0.4%."""
+    values = np.random.default_rng(count).normal(size=count)
+    mean, half = replications._interval(values)
+    low, high = stats.t.interval(0.95, count - 1, values.mean(), stats.sem(values))
+    assert (mean, half) == pytest.approx(((low + high) / 2, (high - low) / 2), rel=4e-3)
+
+
+def test_several_rates_are_several_reports() -> None:
+    run = llmir.simulate(MODEL, "h100-sxm", llmir.Traffic(rate=1, requests=2, prompt=9, generate=2))
+    assert replications.RateSeries((run, run)).to_dict()["runs"] == [run.to_dict()] * 2
+    assert [result.ServingCost(*x).known for x in ((None,) * 4, (None, 0.1, None, None))] == [False, True]
+
+
+def test_clients_of_a_trace_leave_when_it_says(tmp_path: Path) -> None:
+    """Where it says so of none, nobody leaves."""
+    file = tmp_path / "t.csv"
+    file.write_text("arrival_s,prompt,generate,cancel_s\n2,10,5,2.5\n3,10,5,\n", "utf-8")
+    leaves = trace_load(file).leave_s
+    assert leaves is not None and leaves.tolist() == [0.5, math.inf]
+    file.write_text("arrival_s,prompt,generate,cancel_s\n2,10,5,\n", "utf-8")
+    assert trace_load(file).leave_s is None
+
+
+def test_the_longest_request_has_the_most_tokens() -> None:
+    sizes = [(9, 3), (5, 20), (12, 1)]
+    found = load(*zip(*sizes, strict=True))
+    assert found.longest_request == max(sizes, key=sum)
+
+
+def test_the_first_two_requests_of_a_user_do_not_count_if_there_are_more() -> None:
+    for count, warm in ((13, 8), (12, 0), (10, 0)):
+        assert closed_loop_warm_up(load([1] * count, [1] * count, users=4)) == warm
+
+
+@pytest.mark.parametrize(("engine", "known"), [("vllm", True), ("hf-transformers", False)])
+def test_an_engine_has_a_policy(engine: str, known: bool) -> None:
+    program = llmir.run(llmir.load("llama3.2-1b"), llmir.pipeline_of(engine))
+    how = llmir.Estimation(engine=engine)
+    job = llmir.workload(program, "h100-sxm", prompt=9, generate=2, estimation=how)
+    assert has_policy(job) is known
+
+
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        ({"trace": "x.csv", "rate": 1}, "requires one of rate, closed and trace"),
+        ({"trace": "x.csv", "rate": 1}, "requires one of rate, closed or trace"),
         ({"trace": "x.csv", "prompt": 9}, "prompt: has no effect on a trace"),
         ({"rate": 1e300}, "rate: expected a number from 0.000001 to 1,000,000,000"),
         ({"rate": 1, "speed": 2}, "speed: 2; it applies only to a trace"),

@@ -204,7 +204,7 @@ def test_what_is_wrong_is_said() -> None:
             "kept: 2 sequences decode, expected the sums of C, min(C, 127), got (1, 2, 3)",
         ),
         ((0, (1, 2)), "kept: 0 sequences decode, expected none, got (1, 2)"),
-        ((0, ()), "surface: a step of no sequences; give decodes or chunks"),
+        ((0, ()), "surface: the step has no sequences; pass decodes or chunks"),
         ((0, (), [5]), "chunks: expected pairs of new and cached tokens, got 5"),
         ((0, (), [(0, 5)]), "chunks: new"),
     ):

@@ -166,4 +166,4 @@ def test_a_field_that_is_there_twice_has_one_value(tmp_path: Path) -> None:
     file.write_text('{"vocab_size": 8, "rope_scaling": {"factor": 2.0, "factor": 4.0}}', "utf-8")
     with pytest.raises(ConfigError) as error:
         read(file)
-    assert message(error) == f'{file}: "factor" is there twice, as 2.0 and 4.0'
+    assert message(error) == f'{file}: "factor" occurs twice, as 2.0 and 4.0'

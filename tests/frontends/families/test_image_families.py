@@ -151,7 +151,7 @@ def test_images_that_leave_no_text_are_refused() -> None:
 
 def test_what_has_no_images_or_no_tokens_says_so() -> None:
     text, dit = llmir.load("llama3.2-1b"), llmir.load("DiT-XL/2")
-    with pytest.raises(PassError, match=r"Llama-3.2-1B has no modelled tower"):
+    with pytest.raises(PassError, match=r"Llama-3.2-1B has no image tower that llmir models"):
         llmir.run(text, "place-images{tokens=5}")
     with pytest.raises(InputError, match=r"phase: Llama-3.2-1B has no encode, the step of images"):
         llmir.analyze(text, "a100", phase="encode")

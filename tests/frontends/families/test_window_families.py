@@ -87,6 +87,8 @@ REFUSED: list[tuple[dict[str, Any], str, object]] = [
     (MISTRAL_4, "num_key_value_heads", 2),
     (CASES["granite"], "num_local_experts", 8),
     (CASES["arcee"], "partial_rotary_factor", 0.5),
+    (CASES["bitnet"], "num_experts", 4),
+    (CASES["bitnet"], "hidden_act", "xielu"),
     (CASES["seed-oss"], "sliding_window", 8),
 ]
 
@@ -126,6 +128,7 @@ WRONG: list[tuple[dict[str, Any], dict[str, object], str]] = [
     (MISTRAL_4, {"qk_rope_head_dim": 8}, "$.partial_rotary_factor: 6 of 12 elements have positions; qk_rope"),
     (MISTRAL_4, {"num_experts_per_tok": 9}, "$.num_experts_per_tok: 9 is more than the 8 experts"),
     (CASES["helium"], {"head_dim": 8}, "$.head_dim: 4 heads of 8 are not the hidden size"),
+    (CASES["bitnet"], {"head_dim": 8}, "$.head_dim: 4 heads of 8 are not the hidden size"),
     (CASES["hyperclovax"], {"use_post_norm": 1}, "$.use_post_norm: expected true or false, got 1"),
     (CASES["vaultgemma, a window of 3"], {"head_dim": 7}, "$.head_dim: rotary positions need an even head"),
 ]

@@ -139,6 +139,10 @@ CASES: dict[str, dict[str, Any]] = {
         mlp_bias=True,
     ),
     "arcee": _model("ArceeForCausalLM", "arcee"),
+    "bitnet": _model("BitNetForCausalLM", "bitnet"),
+    "bitnet, biases, tied": _model(
+        "BitNetForCausalLM", "bitnet", attention_bias=True, tie_word_embeddings=True, hidden_act="silu"
+    ),
     "phi3, a part of a head": _model("Phi3ForCausalLM", "phi3", partial_rotary_factor=0.67),
     "phi3, a part of a head, longrope": _model(
         "Phi3ForCausalLM",

@@ -174,9 +174,9 @@ def test_a_workload_has_the_draft_beside_and_times_without_it() -> None:
 
 
 def test_what_cannot_be_drafted_is_one_line() -> None:
-    with pytest.raises(InputError, match=r"^draft: Llama-3\.2-1B has no layer that predicts further tokens"):
+    with pytest.raises(InputError, match=r"^draft: Llama-3\.2-1B has no draft layer that llmir models"):
         llmir.load("llama3.2-1b", draft=True)
-    with pytest.raises(InputError, match=r"^draft: .* has no layer"):
+    with pytest.raises(InputError, match=r"^draft: .* has no draft layer"):
         llmir.load(config("deepseek-v3", num_nextn_predict_layers=2), draft=True)
     several = llmir.load(config("deepseek-v3", num_nextn_predict_layers=2)).notes
     assert several == ("layers that predict further tokens, 2 here, are not modelled",)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from collections import Counter
 from typing import Any
 
@@ -10,12 +12,13 @@ import pytest
 
 import llmir
 from llmir.backends.step.facts import weights
+from llmir.base.readers import load_yaml
 from llmir.frontends.config.reader import read
-from llmir.frontends.models.preset import Preset
-from llmir.frontends.models.presets import PRESETS, find, names
+from llmir.frontends.models.presets import FOLDER, PRESETS, Preset, find, names
 
 # Totals as the checkpoints on huggingface.co state them.
 PUBLISHED = {
+    "BitNet-b1.58-2B-4T-bf16": 2_412_820_480,
     "Mamba-130M": 129_135_360,
     "Mamba-370M": 371_516_416,
     "Mamba-790M": 793_204_224,
@@ -321,8 +324,36 @@ def test_what_is_not_bundled_is_not_found() -> None:
         assert find(name) is None
 
 
-def test_the_names_are_those_of_the_presets() -> None:
-    assert names() == [preset.name for preset in PRESETS.values()]
+def test_the_index_lists_each_file_once() -> None:
+    """The index is read without a YAML parser, and a parser gives the same names."""
+    index = load_yaml((FOLDER / "index.yaml").read_bytes())
+    assert {p.name: [p.hf_id, *p.aliases] for p in PRESETS.values()} == index
+    assert names() == list(index)
+    files = sorted(file.stem for file in FOLDER.glob("*.yaml") if file.stem != "index")
+    assert files == sorted(name.lower() for name in index)
+
+
+def test_each_file_states_the_sources_of_its_numbers() -> None:
+    for name in names():
+        fields = load_yaml((FOLDER / f"{name.lower()}.yaml").read_bytes())
+        assert list(fields) == ["parameters", "sources", "config"], name
+        assert list(fields["sources"]) == ["config", "parameters"], name
+        assert all(fields["sources"].values()), name
+
+
+def test_a_model_reads_its_file_alone() -> None:
+    """In a process of its own, since each file is read once."""
+    code = f"""
+import sys
+opened = set()
+sys.addaudithook(lambda event, of: opened.add(str(of[0])) if event == "open" else None)
+from llmir.frontends.config.reader import read
+read("meta-llama/Llama-3.1-8B-Instruct")
+print(*sorted(name.rpartition("/")[2] for name in opened if name.startswith({str(FOLDER)!r})))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    data = [name for name in done.stdout.split() if name.endswith(".yaml")]
+    assert data == ["index.yaml", "llama-3.1-8b.yaml"]
 
 
 @pytest.mark.parametrize("preset", [p for p in PRESETS.values() if p.config["model_type"] in LIKE_LLAMA])

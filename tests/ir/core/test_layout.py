@@ -159,7 +159,7 @@ def test_sizes_are_read_off_and_contradictions_found(
         ("b t h, (b t) k -> b t k", ("bf16[2, 3, 4]", "bf16[5, 5]"), r"\(b t\) is 6, not 5"),
         ("b c, b t, b (c + t) -> b", ("bf16[2, 3]", "bf16[2, 4]", "bf16[2, 7]"), ""),
         ("b c, b t, b (c + t) -> b", ("bf16[2, 3]", "bf16[2, 4]", "bf16[2, 12]"), r"\(c t\) is 7, not 12"),
-        ("b t, (b t k) -> b", ("bf16[2, 3]", "bf16[6]"), "no operand says how large axis 'k' is"),
+        ("b t, (b t k) -> b", ("bf16[2, 3]", "bf16[6]"), "no operand determines the size of axis 'k'"),
     ],
 )
 def test_dimensions_of_several_axes(text: str, types: tuple[str, ...], says: str) -> None:
@@ -198,7 +198,7 @@ def test_dimensions_of_several_axes(text: str, types: tuple[str, ...], says: str
         ("b t! h -> b t h", ("bf16[B, T, 8]~x",), "tokens must stay whole, they are sharded over x"),
         ("b t h -> b h", ("bf16[B, T, 8]~x",), "tokens must stay whole"),
         ("b t~ h -> b t h", ("bf16[B, T, 8]~x",), "tokens must stay whole"),
-        ("b t h, b t h -> b t h", ("bf16[B, T, 8]~x", "bf16[B, T, 8]"), "tokens lie in two ways"),
+        ("b t h, b t h -> b t h", ("bf16[B, T, 8]~x", "bf16[B, T, 8]"), "tokens have two placements"),
         ("b t h, c d h -> b t c d", ("bf16[B, T, 8]~x", "bf16[B, T, 8]~x"), "tokens must stay whole"),
         # Looked up in the rows of a rank: the other ranks' rows are still to be added.
         ("[v] h, b t -> b t h", ("bf16[64@x, 8]", "int64[B, T]"), "bf16[B, T, 8]+x"),

@@ -334,6 +334,34 @@ def test_work_is_what_a_hand_count_gives(opcode: str) -> None:
     assert gemms >= AT(done.matrix) if part else gemms == AT(done.matrix)
 
 
+def _sizes(type: Tensor) -> tuple[int, ...]:
+    return tuple(int(AT(size)) for size in type.shape)
+
+
+@pytest.mark.parametrize("opcode", CASES)
+def test_values_have_the_shapes_of_their_types(opcode: str) -> None:
+    """Of random operands; ids are 0. In-place results extend their operands."""
+    attributes, texts, *_ = CASES[opcode]
+    op, operands = make(opcode, **attributes), tuple(map(parse_tensor, texts))
+    results = infer(op, operands)
+    rng = np.random.default_rng(3)
+    values = [
+        np.zeros(_sizes(x), dtype=int) if x.dtype.name in ("int32", "int64") else rng.uniform(size=_sizes(x))
+        for x in operands
+    ]
+    local = [Tensor(_sizes(x), x.dtype) for x in results]
+    found = op.evaluate(values, local, ExecutionPlace(cached=7, new=5))
+    assert [x.shape for x in found] == [x.shape for x in local]
+    assert not any(np.isnan(x).any() for x in found)
+    for result, operand in op.aliases.items():
+        one, other = results[result], operands[operand]
+        assert one.dtype == other.dtype
+        assert len(one.shape) == len(other.shape)
+        assert sum(map(int.__ne__, _sizes(one), _sizes(other))) <= 1
+    for one, other in op.alike.items():  # two factors of a product
+        assert {*operands[one].shape} & {*operands[other].shape}
+
+
 @pytest.mark.parametrize("opcode", OPS)
 def test_every_op_says_what_it_is(opcode: str) -> None:
     assert OPS[opcode].kind in KINDS
@@ -357,6 +385,12 @@ def test_every_op_says_what_it_is(opcode: str) -> None:
             3 * 6 * ((5 + 6) * 5 * 5 + 5 * 5),
         ),
         ("rope", {"size": 2}, ("bf16[B, T, 2, 3, 4]",), 6 * TOKENS * 12),
+        (  # the entries that end at or before each of the positions 7 to 11, and a window and a sink
+            "compressed_attention",
+            {"mask": "window(3)", "stride": 4},
+            ("bf16[B, T, 2, 3, 8]", "bf16[B, 7, 8]", "fp32[2, 3]", "bf16[B, 3, 8]"),
+            5 * 3 * 6 * ((2 + 2 + 2 + 2 + 3) + 5 * (3 + 1)),
+        ),
     ],
 )
 def test_vector_flops_follow_from_what_is_there(
@@ -397,6 +431,82 @@ def test_activations_are_those_of_their_papers() -> None:
     assert np.allclose(_value("relu", x), [0, 1, 2]) and np.allclose(_value("relu2", x), [0, 1, 4])
     assert np.allclose(_value("soft_cap", x, cap=3.0), 3 * np.tanh(x / 3))
     assert np.allclose(_value("scale", x, factor=0.25), x / 4)
+
+
+def test_the_best_continuations_are_those_of_log_probabilities() -> None:
+    """As torch.log_softmax and topk: e^scores of all entries sum to 1."""
+    logits = np.random.default_rng(4).normal(size=(2, 3, 6))
+    op = make("log_softmax_top_k", k=6)
+    scores, chosen = op.evaluate([logits], infer(op, (Tensor(logits.shape, FP32),)), ExecutionPlace())
+    assert np.allclose(np.exp(scores).sum(-1), 1)
+    assert (np.diff(scores) <= 0).all()
+    spread = np.take_along_axis(logits, chosen, -1) - scores
+    assert np.allclose(spread, np.log(np.exp(logits).sum(-1, keepdims=True)))
+
+
+def test_half_a_row_is_joined_with_the_first_half_of_another() -> None:
+    rows = np.arange(16.0).reshape(1, 2, 8)
+    joined = np.concatenate([-rows[..., :4], rows[..., :4]], axis=-1)
+    assert np.array_equal(_value("join_half", rows, -rows[..., :4]), joined)
+
+
+def test_each_copy_of_an_expert_has_its_turn() -> None:
+    """10 places of 4 experts: three copies of the first two, two of the others."""
+    for expert, copies in enumerate(([0, 4, 8], [1, 5, 9], [2, 6], [3, 7])):
+        found = _value("pick_replica", np.full((1, 6, 1), expert), experts=4, places=10)
+        assert sorted(found.ravel()) == sorted(copies * (6 // len(copies)))
+
+
+def test_a_block_has_the_largest_score_of_its_keys() -> None:
+    """Of those that a query sees; blocks of one key have the score itself, and blocks of none are refused."""
+    rng = np.random.default_rng(5)
+    q, k = rng.normal(size=(1, 5, 2, 4)), rng.normal(size=(1, 5, 4))
+    scores = np.einsum("btgy,bcy->bgtc", q, k)
+    scores = np.where(np.tri(5, dtype=bool), scores, -np.inf)
+    assert np.allclose(_value("block_scores", q, k, length=1), scores)
+    blocks = np.stack([scores[..., i : i + 2].max(-1) for i in (0, 2, 4)], axis=-1)
+    assert np.allclose(_value("block_scores", q, k, length=2), blocks)
+    with pytest.raises(VerifyError, match="expected keys from 1 up, got 0"):
+        _value("block_scores", q, k, length=0)
+
+
+@pytest.mark.parametrize(("layer", "layers"), [(0, 2), (1, 2), (3, 5)])
+def test_decays_are_those_of_minimax(layer: int, layers: int) -> None:
+    """`_build_slope_tensor` and its factor in transformers' modeling_minimax.py."""
+    op: Any = make("lightning_attention", layers=layers, layer=layer)
+    rate = 1 / 2 ** (8 / 4)
+    factor = 1 - layer / (layers - 1 + 1e-5) + 1e-5
+    assert op.slopes(0, 4, 4) == pytest.approx([rate ** (i + 1) * factor for i in range(4)], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("opcode", "attributes", "texts", "message"),
+    [
+        ("all_reduce", {}, ("bf16[B, T, 8]+dp",), "is not a partial sum over tp"),
+        (
+            "all_reduce_add_rms_norm",
+            {},
+            ("bf16[B, T, 8]+dp", "bf16[B, T, 8]", "bf16[8]"),
+            "is not a partial sum over tp",
+        ),
+        ("send_tokens", {"top_k": 2, "experts": 8}, ("bf16[B@dp, T, 8]",), "are not split over tp"),
+    ],
+)
+def test_a_collective_joins_what_is_apart(
+    opcode: str, attributes: dict[str, Any], texts: tuple[str, ...], message: str
+) -> None:
+    """Over the axis that a sum or split has, and over no other."""
+    operands = tuple(map(parse_tensor, texts))
+    with pytest.raises(VerifyError, match=message):
+        infer(make(opcode, over=("tp",), **attributes), operands)
+    assert not infer(make(opcode, over=("dp",), **attributes), operands)[0].partial
+
+
+def test_tokens_return_to_where_they_were() -> None:
+    """Sums of what was sent have the type of the tokens."""
+    x, weights = parse_tensor("bf16[B@dp, T, 8]"), parse_tensor("fp32[B@dp, T, 2]")
+    (sent,) = infer(make("send_tokens", over=("dp",), top_k=2, experts=8), (x,))
+    assert infer(make("return_tokens", over=("dp",)), (sent, weights)) == (x,)
 
 
 def test_a_part_of_a_head_is_rotated_and_pairs_may_be_neighbours() -> None:

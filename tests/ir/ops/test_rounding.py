@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,23 @@ def test_a_format_gives_the_nearest_of_its_values(name: str, numbers: list[float
     for x in np.array(numbers) * 2.0**power:
         nearest = np.abs(known - x).min()
         assert abs(to_format(np.array([x]), name)[0] - x) == nearest
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_what_is_between_two_values_becomes_one_of_them(name: str) -> None:
+    known = values_of(name)
+    for share in (0.25, 0.75):
+        between = known[:-1] + share * np.diff(known)
+        assert np.array_equal(to_format(between, name), known[:-1] if share < 0.5 else known[1:])
+    assert np.isin(to_format(known[:-1] + np.diff(known) / 2, name), known).all()
+
+
+def test_normal_floats_are_quantiles_of_a_normal_distribution() -> None:
+    """`create_normal_map` of bitsandbytes: 8 positive and 7 negative quantiles, and 0, of unit size."""
+    quantile = np.vectorize(NormalDist().inv_cdf)
+    high, low = (quantile(np.linspace(0.9677083, 0.5, n)[:-1]) for n in (9, 8))
+    table = np.sort([*high, 0.0, *-low]) / high[0]
+    assert to_format(table, "nf4") == pytest.approx(table, abs=1e-6)
 
 
 def test_the_largest_values_are_those_of_the_standards() -> None:

@@ -178,14 +178,14 @@ def test_a_law_comes_before_or_after_copies() -> None:
 @pytest.mark.parametrize(
     ("model", "passes", "says"),
     [
-        (MODEL, "shard{dp=4, redundant=4}", "copies lie on other ranks; it requires ep"),
+        (MODEL, "shard{dp=4, redundant=4}", "requires ep, because copies of experts lie on other ranks"),
         ("llama3.2-1b", "shard{tp=2, redundant=4}", "Llama-3.2-1B has no experts"),
         (MODEL, "shard{dp=4, ep=4, redundant=3}", "do not lie evenly on 4 ranks; expected 4, 8, … 384"),
         (MODEL, "shard{dp=4, ep=4, redundant=388}", "do not lie evenly on 4 ranks; expected 4, 8, … 384"),
         (MODEL, "shard{dp=4, ep=4, redundant=4},shard{tp=2, redundant=4}", "has copies of experts already"),
         (MODEL, "route{routing=groups},shard{dp=4, ep=4, redundant=4}", "expected chance, even or zipf:skew"),
         (MODEL, "shard{dp=4, ep=4, redundant=4},route{routing=power_law:1.2}", "expected chance, even"),
-        (MODEL, "route{routing=replicas(132, chance)}", "says where experts lie"),
+        (MODEL, "route{routing=replicas(132, chance)}", "states the places of experts"),
     ],
 )
 def test_what_copies_cannot_do(model: str, passes: str, says: str) -> None:
@@ -194,7 +194,7 @@ def test_what_copies_cannot_do(model: str, passes: str, says: str) -> None:
 
 
 def test_a_law_of_fewer_places_than_experts() -> None:
-    with pytest.raises(VerifyError, match="128 experts do not lie in 100 places"):
+    with pytest.raises(VerifyError, match="128 experts do not fit in 100 places"):
         law("replicas(100, chance)").busiest(4, 8, 16, 128)
     for text in ("replicas(0, chance)", "replicas(8, 3)"):
         with pytest.raises(VerifyError):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import runpy
 from dataclasses import MISSING, fields
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,16 +18,20 @@ from llmir.ir.core.graph import Node, Value
 from llmir.ir.core.op import OPS, Op, RankGroup
 from llmir.ir.core.tensor import parse_tensor
 from llmir.ir.ops import make
+from llmir.ir.tools import build
 from llmir.ir.tools.build import Builder, Operands, Replacement
 
+STUB = Path(build.__file__).with_name("op_methods.pyi")
+METHODS = vars(runpy.run_path(str(STUB))["OpMethods"])  # as type checkers read them
 OWN = [name for name, kind in OPS.items() if kind.__module__.startswith("llmir.ir.ops.") and not kind.source]
 
 
 @pytest.mark.parametrize("opcode", OWN)
 def test_each_op_is_a_method_with_its_operands_attributes_and_docstring(opcode: str) -> None:
     kind = OPS[opcode]
-    method = vars(llmir.Builder.__mro__[1])[opcode]
+    method = METHODS[opcode]
     assert opcode in dir(llmir.Builder())
+    assert getattr(llmir.Builder(), opcode).__doc__ == kind.__doc__
     parameters = inspect.signature(method).parameters
     assert [p for p in parameters if p != "self"] == [
         *(name.lstrip("*") for name in kind.takes),

@@ -170,7 +170,7 @@ def test_options_round_trip() -> None:
 @pytest.mark.parametrize(
     ("pipeline", "says"),
     [
-        ("fuse{", "the brace does not close"),
+        ("fuse{", "a closing brace is missing"),
         ("shard{tp=2, tp=4}", "pass shard: option 'tp' is given twice"),
         ("fuse{deep=3}", "option 'deep' does not exist; it has none"),
         ("fuse,,dce", "unknown pass ''"),

@@ -300,16 +300,16 @@ def grid(job: Any) -> Any:
         (
             llmir.plot_roofline,
             grid,
-            "not on a grid of (2,)",
+            "got a grid of (2,)",
         ),
         (
             llmir.plot_memory,
             grid,
-            "not on a grid of (2,)",
+            "got a grid of (2,)",
         ),
         (llmir.plot_batch, lambda j: llmir.analyze(j.program, "h100"), "a report on a grid of one axis"),
-        (llmir.plot_batch, lambda j: llmir.analyze(j.program, "h100", context=[1, 2]), "context varies"),
-        (llmir.plot_batch, lambda j: llmir.sweep(j.program, {"context": "1:4"}), "has one batch"),
+        (llmir.plot_batch, lambda j: llmir.analyze(j.program, "h100", context=[1, 2]), "context also varies"),
+        (llmir.plot_batch, lambda j: llmir.sweep(j.program, {"context": "1:4"}), "has only one batch"),
         (llmir.plot_batch, lambda _: "llama", "data: expected a Workload"),
         (llmir.plot_front, lambda j: llmir.sweep(j.program, {"new": 2}), "no decode steps (new=1)"),
         (llmir.plot_latencies, lambda _: [], "expected runs, got none"),
@@ -321,7 +321,7 @@ def test_what_cannot_be_drawn_is_one_line(plot: Any, data: Any, words: str) -> N
 
 
 def test_axes_are_axes() -> None:
-    with pytest.raises(InputError, match="plot_memory: ax is a int; it takes Axes of matplotlib, or None"):
+    with pytest.raises(InputError, match="plot_memory: ax is a int; expected Axes of matplotlib, or None"):
         llmir.plot_memory(workload("llama3.1-8b"), 3)  # type: ignore[arg-type]
 
 

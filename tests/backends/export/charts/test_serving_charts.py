@@ -149,7 +149,7 @@ def test_over_time_all_that_runs_and_waits_is_there(replicas: int) -> None:
 
 def test_users_of_a_closed_loop_have_no_rate() -> None:
     run = server().run(llmir.traffic(llmir.Traffic(closed=4, prompt=100, generate=10, requests=20)))
-    with pytest.raises(InputError, match="runs at a rate"):
+    with pytest.raises(InputError, match="runs with a request rate"):
         llmir.plot_latencies(run, new_axes())
     assert "4 users" in words(llmir.plot_serving(run, new_axes()))
 
@@ -189,7 +189,7 @@ def test_a_sweep_is_a_picture_over_what_varies(tmp_path: Path) -> None:
     for axes in ({"batch": "1:64:x4"}, {"context": "1k:8k:x2"}, {"batch": "1:64:x4", "tp": (1, 2)}):
         found = llmir.sweep("llama3.1-8b", axes)
         assert llmir.save(found, tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(InputError, match="this one has one of each"):
+    with pytest.raises(InputError, match="this sweep has one of each"):
         llmir.save(llmir.sweep("llama3.1-8b", {"tp": (1, 2)}), tmp_path / "none.png")
 
 
@@ -241,8 +241,8 @@ def test_a_range_of_rates_may_have_fractions(first: int, more: int, step: int, u
     [
         ("0:3", "expected a number from 0.000001 to 1,000,000,000, got 0"),
         ("8:2", "8:2 is reversed"),
-        ("1:3:0", "a step is above 0"),
-        ("1:9:x1", "a factor is from 2 up"),
+        ("1:3:0", "the step must be above 0"),
+        ("1:9:x1", "the factor must be at least 2"),
         ("1:2000", "expected rates from two up to 1,000, such as 2,6,10 or 2:18:4; got 2,000"),
         ("2:", "a range such as 1:8"),
     ],
@@ -269,7 +269,7 @@ TRAFFIC = ("serve-sim", "tiny.json", "--prompt", "8", "--generate", "4")
         ),
         (
             ("plot", "batch", "tiny.json", "--phase", "decode"),
-            "--phase decode: is of roofline, distributions",
+            "--phase decode: applies only to roofline, distributions",
         ),
         (("plot", "roofline", "tiny.json", "--phase", "encode", "--prompt", "8"), "prefill and decode"),
         (("plot", "distributions", "tiny.json", "--by", "layer", "--prompt", "8"), "expected block or kind"),
@@ -277,7 +277,7 @@ TRAFFIC = ("serve-sim", "tiny.json", "--prompt", "8", "--generate", "4")
             ("plot", "roofline", "tiny.json", "-o", "x.gif"),
             "suffix '.gif' is unknown; allowed are .png, .svg",
         ),
-        (("plot", "roofline", "tiny.json", "-o", "-"), "-o -: a picture goes to a file"),
+        (("plot", "roofline", "tiny.json", "-o", "-"), "-o -: a picture must be written to a file"),
         ((*TRAFFIC, "--rates", "5", "-o", "x.png"), "--rates: expected rates from two up"),
         (
             (*TRAFFIC, "--rates", "5,x", "-o", "x.png"),

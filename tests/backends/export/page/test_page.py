@@ -166,8 +166,8 @@ def test_pages_are_small_and_alike_each_time() -> None:
     ("axes", "more", "why"),
     [
         ({"batch": 8}, {}, "batch: is a slider"),
-        ({"tp": "1:65"}, {}, "65 set-ups; a page has 64 at most, leave some values out: tp has 65"),
-        ({"tp": 3}, {}, "no set-up can be"),
+        ({"tp": "1:65"}, {}, "65 configurations; a page has at most 64; leave some values out: tp has 65"),
+        ({"tp": 3}, {}, "no configuration is possible"),
         ({"hw": "h100-sxm,h999"}, {}, "unknown device 'h999'"),
         ({}, {"max_size": 1000}, "more than 1,000; raise --max-size"),
         ({}, {"batch": 0}, "batch"),

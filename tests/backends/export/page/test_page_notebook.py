@@ -74,10 +74,10 @@ def test_the_frame_holds_the_page_as_it_is(job: Any) -> None:
 @pytest.mark.parametrize(
     ("how", "why"),
     [
-        ({"chunk": 512}, "page: computes without chunk"),
-        ({"cached": 10, "reserve_bytes": 10}, "page: computes without cached and reserve_bytes"),
-        ({"cache_policy": "paged"}, "page: computes without cache_policy"),
-        ({"concurrency": 4}, "page: computes plain requests; this is a ClosedLoopWorkload"),
+        ({"chunk": 512}, "page: does not support chunk"),
+        ({"cached": 10, "reserve_bytes": 10}, "page: does not support cached and reserve_bytes"),
+        ({"cache_policy": "paged"}, "page: does not support cache_policy"),
+        ({"concurrency": 4}, "page: expected a plain workload, got a ClosedLoopWorkload"),
     ],
 )
 def test_what_the_page_has_no_place_for_is_refused(how: dict[str, Any], why: str) -> None:
