@@ -115,16 +115,11 @@ class AllReduceKernel(Kernel):
 @families("all_gather", "reduce_scatter", "all_to_all", "send")
 @dataclass(frozen=True)
 class ExchangeKernel(Kernel):
-<<<<<<< HEAD
-    """All-gather, reduce-scatter and all-to-all, which send (n − 1)/n of the payload; a send is
-    half of it.
+    """All-gather, reduce-scatter and all-to-all send (n − 1)/n of the payload; a send counts as half.
 
     A rank sends all pieces but its own, and copies its own piece, too. With two ranks, `own` has no effect:
     either way, the time is that of half of the payload.
     """
-=======
-    """All-gather, reduce-scatter and all-to-all send (n − 1)/n of the payload; a send counts as half."""
->>>>>>> main
 
     group: ClassVar[str] = "collectives"
 
