@@ -141,7 +141,7 @@ def comparison_bases(before: Iterable[Report], after: Iterable[Report], why: str
         named = (f"{side.kind} for {side.model.device.name}" for side in (found.before, found.after))
         raise InputError(
             f"diff: the two sides have different kinds of times: {' and '.join(named)}; "
-            "price both alike (cost='ideal'), or give programs and devices"
+            "estimate both with one cost model (cost='ideal'), or give programs and devices"
         )
     return found
 

@@ -208,7 +208,7 @@ def test_reports_of_two_kinds_do_not_compare(program: llmir.Program) -> None:
     known, unknown = (llmir.analyze(program, name) for name in ("h100", "tpu-v6e"))
     with pytest.raises(InputError, match=r"calibrated for H100-SXM and roofline for TPU-v6e.*cost='ideal'"):
         llmir.diff(known, unknown)
-    with pytest.raises(InputError, match="two kinds"):
+    with pytest.raises(InputError, match="different kinds of times"):
         llmir.diff(*(llmir.workload(program, name, prompt=8, generate=2) for name in ("h100", "tpu-v6e")))
     bound = llmir.analyze(program, "h100", estimation=llmir.Estimation(cost="ideal"))
     assert kinds(llmir.diff(bound, unknown)) == {"roofline"}
