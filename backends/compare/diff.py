@@ -371,7 +371,7 @@ class _Grouping:
             self.place(side)
 
     def lone(self, side: int) -> list[OpKey]:
-        """The ops that only this side has and that an op of the other side may replace."""
+        """The ops of this side without an equal on the other side, where another op may replace them."""
         flow = self.sides[side]
         return [op for op in flow.feeds if op not in self.pairs and op not in flow.moves]
 

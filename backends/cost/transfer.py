@@ -94,7 +94,7 @@ def relation(device: Device, other: Device) -> str:
 
 @lru_cache(maxsize=256)
 def transfer_sources(device: Device) -> tuple[Device, ...]:
-    """The other measured bundled GPUs, the most similar first; empty for devices that are not GPUs."""
+    """Other bundled GPUs with measured kernels, the most similar to `device` first; empty without a GPU."""
     if (device.multiprocessors or 0) < MIN_MULTIPROCESSORS:
         return ()
     others = (library.load(name) for name in library.calibrated_devices() if name != device.measured_as)

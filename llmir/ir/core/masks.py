@@ -145,8 +145,9 @@ class Window(Mask):
         return self.width
 
     def _before(self, n: Size) -> Size:
-        """Twice the pairs of the first `n` queries: each of the first `width` queries sees one key more than
-        the one before, and the others see `width` keys.
+        """Twice the number of visible (query, key) pairs of the first `n` queries.
+
+        Query i sees min(i + 1, width) keys.
         """
         growing = Min.of(n, self.width)
         return growing * growing + growing + 2 * (n - growing) * self.width

@@ -184,7 +184,7 @@ class Op:
     # operand -> another operand that must have the same dtype
     alike: ClassVar[Mapping[int, int]] = MappingProxyType({})
 
-    # created by passes only, as an engine's kernel for other ops
+    # whether only passes create the op, as one kernel of an engine that replaces several ops
     lowered: ClassVar[bool] = False
 
     # its work follows from the types of one rank; temporary memory may exceed them
