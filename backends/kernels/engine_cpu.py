@@ -54,7 +54,7 @@ def rank_skew(ranks: int) -> float:
 class RunShape(Shape):
     """A measured time as the sum of its steps: steps that only decode, and steps with prefill.
 
-    `idle` is the time in seconds in which no step runs. It can also correct the difference between the steps
+    `idle` is the time in seconds without a running step. It can also correct the difference between the steps
     of the run and the equal steps that represent them here.
     """
 
