@@ -167,7 +167,7 @@ def op_names(graph: Graph, node: Node) -> set[str]:
 
 
 def weight_names(graph: Graph, weight: Node, users: Sequence[Node]) -> set[str]:
-    """The names of a weight in a plan: its op, its block, and its checkpoint module or the end of the module."""
+    """The names of a weight in a plan: its op, its block, and its checkpoint module or the module's end."""
     found = {weight.name}.union(*(op_names(graph, node) for node in users))
     if weight.op.param:
         name = checkpoint_place(weight.op.param).tensor

@@ -31,7 +31,7 @@ class Rotate(Pass):
     name: ClassVar[str] = "rotate"
 
     def __call__(self, program: Program) -> Program:
-        """Rotate all bodies that end in a sum and begin with a norm, and adapt the graphs that repeat them."""
+        """Rotate bodies that end in a sum and begin with a norm, and adapt the graphs that repeat them."""
         sums = _sums(program)
         inner = {name for name, g in program.graphs.items() if any(p.body in sums for p in g.loops.values())}
         if not inner:
@@ -107,7 +107,7 @@ class _RotatedGraph:
         return [*self.pairs[self.graph.outputs[0]], *values[1:]] if self.end else values
 
     def _repeat(self, b: Builder, node: Node, loop: Loop, operands: Operands) -> Sequence[Replacement]:
-        """Rebuild a `repeat` whose layers take and return a pair: the residual, and the value to add to it."""
+        """Rebuild a `repeat` whose layers take and return a pair: the residual, and its next summand."""
         last = self.sums[loop.body]
         if (pair := self.pairs.get(node.operands[0])) is None:
             pair = operands[0], b.zeros(operands[0], block=last.op.block)

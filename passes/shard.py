@@ -248,7 +248,7 @@ class _Walk:
         return self.place(new, self.plan.lay(source)) if source is not None else new
 
     def _wanted(self, op: Op, operands: tuple[Value, ...]) -> tuple[Tensor, ...]:
-        """The placements that an op requires of its operands; only activations move, not weights or caches."""
+        """The placements that an op requires of its operands; weights and caches never move."""
         types = tuple([self.b.type(v) for v in operands])
         if not any(type.spread for type in types):
             return types
@@ -303,7 +303,7 @@ class _Walk:
         return value
 
     def _rows(self, value: Value) -> tuple[Tensor, Placement]:
-        """The placement of tokens for routing, and the split of their rows without expert parallelism."""
+        """The placement of tokens for routing, and the split of rows without expert parallelism."""
         type, shared = self.b.type(value), self.plan.axes["expert_mlp"]
         batch = tuple(a for a in type.placements[0] if a not in shared)
         # Inner splits are gathered before outer splits.
