@@ -248,7 +248,7 @@ class _Walk:
         return self.place(new, self.plan.lay(source)) if source is not None else new
 
     def _wanted(self, op: Op, operands: tuple[Value, ...]) -> tuple[Tensor, ...]:
-        """The placements that an op requires of its operands; weights and caches never move."""
+        """The placements that an op needs of its operands; weights and caches never move."""
         types = tuple([self.b.type(v) for v in operands])
         if not any(type.spread for type in types):
             return types
@@ -303,7 +303,7 @@ class _Walk:
         return value
 
     def _rows(self, value: Value) -> tuple[Tensor, Placement]:
-        """The placement of tokens for routing, and the split of rows without expert parallelism."""
+        """Token placement for routing, and the split of rows without expert parallelism."""
         type, shared = self.b.type(value), self.plan.axes["expert_mlp"]
         batch = tuple(a for a in type.placements[0] if a not in shared)
         # Inner splits are gathered before outer splits.
@@ -311,7 +311,7 @@ class _Walk:
         return type.laid((batch, (), ()), (), inner), (*batch, *inner)
 
     def _dispatch(self, name: str, op: Dispatch, operands: tuple[Value, ...]) -> tuple[Value, ...]:
-        """Gather tokens over the ranks that share experts, copy them, and send the copies to their experts."""
+        """Gather tokens over the ranks that share experts, copy them, and send the copies to the experts."""
         experts = self.plan.axes["expert"]
         # Place tokens like the routing weights, which multiply the rows on return.
         target, split = self._rows(operands[1])
@@ -373,7 +373,7 @@ def _target(
 ) -> Tensor:
     # A sum over the ranks that split tokens becomes a split over these ranks.
     partial = () if set(owed) & set(tokens) else owed
-    # A partial sum gets the batch axes of the residual, and its token axes if the op allows them.
+    # A partial sum gets the batch axes of the residual, and its token axes if allowed.
     due = [a for a in type.partial if a not in (*partial, *placements[0])]
     placements = ((*placements[0], *(a for a in batch if a in due)), *placements[1:])
     return type.laid(placements, partial, tokens if len(type.shape) > 1 else ())
