@@ -20,8 +20,9 @@ ENGINES = ("vllm", "sglang", "trtllm", "vidur", "pytorch", "nccl", "torch.distri
 # Kernel libraries that are not engines. If only a library was measured on a device, all other kernels are
 # transferred from other devices. vLLM and SGLang use AITER on AMD's GPUs (github.com/ROCm/aiter).
 LIBRARIES = ("nccl", "torch.distributed nccl", "aiter")
-# Kernels of 2023 and earlier; other engines use current kernels of a similar device instead.
-DATED = ("vidur", "pytorch")
+# Kernels of 2023 and earlier, and collectives that a program launches one by one: engines prefer current
+# kernels of a similar device.
+DATED = ("vidur", "pytorch", "torch.distributed nccl")
 
 
 @dataclass(frozen=True, eq=False)

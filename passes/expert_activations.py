@@ -35,7 +35,7 @@ class ExpertActivations(Pass):
         return Quantize(plan={name: {"activations": self.activations} for name in sorted(names)})(program)
 
     def _reads(self, graph: Graph, node: Node) -> bool:
-        """Whether it is a product of experts with 16-bit rows and weights of this dtype."""
+        """Whether this is a matrix product of experts with 16-bit inputs and weights of this dtype."""
         op = node.op
         if not op.routing or not op.matrices:
             return False

@@ -141,7 +141,7 @@ def comparison_bases(before: Iterable[Report], after: Iterable[Report], why: str
         named = (f"{side.kind} for {side.model.device.name}" for side in (found.before, found.after))
         raise InputError(
             f"diff: the two sides have different kinds of times: {' and '.join(named)}; "
-            "price both alike (cost='ideal'), or give programs and devices"
+            "estimate both with one cost model (cost='ideal'), or give programs and devices"
         )
     return found
 
@@ -371,7 +371,7 @@ class _Grouping:
             self.place(side)
 
     def lone(self, side: int) -> list[OpKey]:
-        """The ops that only this side has and that an op of the other side may replace."""
+        """The ops of this side without an equal on the other side, where another op may replace them."""
         flow = self.sides[side]
         return [op for op in flow.feeds if op not in self.pairs and op not in flow.moves]
 

@@ -97,9 +97,9 @@ class FusedAttentionPart(OpTime):
 # Ops without a measured kernel
 
 # Measured with `llmir validate --cost ideal` on attention_decode, mla and linear_attention (36 kinds of calls
-# above 20 µs, on A100, H100, B200 and L40S). The first number is the median share of the roofline in the
-# time, as the median over the kinds of calls. The second number is the mean error of the roofline divided by
-# that share, for the median kind.
+# above 20 µs, on A100, H100, B200 and L40S). The first number is roofline time / measured time: the median
+# over the calls of a kind, and then the median over kinds. The second number is the mean error of an estimate
+# of roofline time / 0.36, for the median kind.
 UNMEASURED_SHARE = 0.36
 UNMEASURED_ERROR = 0.72
 

@@ -15,9 +15,9 @@ measured, else `ideal`. `custom_model` wraps a user's `CostModel`, any object wi
 >>> step.cost_model, f"{step.time_s * 1e3:.1f} ms", f"{step.ideal_time_s * 1e3:.1f} ms"
 ('Flat', '10.2 ms', '5.1 ms')
 
-The function that `price` returns may evaluate any size of the row: `row.flops`, `row.read`, `row.write`,
-`row.work.gemms`, `row.work.payload` and so on are polynomials of B, T and C, and `at` turns them into
-numbers, or into arrays on a grid.
+The function that `price` returns may use all sizes of the row, such as `row.flops`, `row.read`, `row.write`,
+`row.work.gemms` and `row.work.payload`. They are polynomials of B, T and C. `at` evaluates them to numbers,
+or to arrays on a grid.
 """
 
 from __future__ import annotations

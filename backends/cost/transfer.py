@@ -94,7 +94,7 @@ def relation(device: Device, other: Device) -> str:
 
 @lru_cache(maxsize=256)
 def transfer_sources(device: Device) -> tuple[Device, ...]:
-    """The other measured bundled GPUs, the most similar first; empty for devices that are not GPUs."""
+    """Other bundled GPUs with measured kernels, the most similar to `device` first; empty without a GPU."""
     if (device.multiprocessors or 0) < MIN_MULTIPROCESSORS:
         return ()
     others = (library.load(name) for name in library.calibrated_devices() if name != device.measured_as)
@@ -354,8 +354,8 @@ def _fit_of(
         return None
     engines, family = device.calibration.engines, device_family(family, device)
     asked = (engine, kernel_engine(engine)) if engine else ()
-    others = (name for name in engines if name not in DATED or name in dated)
-    for name in (*asked, device.calibration.engine, *others):
+    known = (device.calibration.engine, *engines)
+    for name in (*asked, *(name for name in known if name not in DATED or name in dated)):
         if fitted := engines.get(name, {}).get(family):
             where = f"{device.name}: calibration.{name}.{family}"
             return KernelFit(family, _kernel(family, fitted, where), device, name, fitted)

@@ -206,7 +206,7 @@ class TextFormat(SweepFormat):
                 below = self.heading
 
     def join(self, path: Path, files: Sequence[Path]) -> None:
-        """Write the files one below the other."""
+        """Write the contents of the files into one file, one after the other."""
         with open(path, "wb") as whole:
             for i, file in enumerate(files):
                 with open(file, "rb") as part:

@@ -1,6 +1,6 @@
 """Reports as tables: with rich on a terminal, as HTML in notebooks.
 
-`workload` and `report` print a request and a step, `ops` the table of ops. `text` fits a table into 80
+`workload` prints a request, `report` a step, and `ops` the table of ops. `text` fits a table into 80
 columns. `columns`, `pairs` and `stack` build the parts that other exporters use, and `table_of` registers a
 table. `FixedRuleTable` draws the line of a table as long as its rows, with every version of rich.
 """

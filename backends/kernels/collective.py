@@ -13,6 +13,7 @@ hop of Simple, 2.7 µs of LL (the network latency of the datasheet), and half of
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from typing import ClassVar
 
 import numpy as np
@@ -23,9 +24,10 @@ from llmir.base.array_namespace import ARRAYS, Namespace, Number
 from llmir.base.dataclass import dataclass
 from llmir.hw.device import Device
 from llmir.hw.link import Link
+from llmir.ir.sizes.polynomial import maximum, minimum
 from llmir.ir.sizes.ragged import to_ports
 
-from .base import Call, Kernel, Shape, families, kernel_call, parameter
+from .base import Call, Kernel, KernelTransfer, Shape, choice, families, kernel_call, parameter
 
 # Within a node
 
@@ -88,7 +90,7 @@ class AllReduceKernel(Kernel):
     ring: float = parameter(0.78, 0.05, 1, "", "share of the link that the ring reaches")
     switch_us: float = parameter(15, 1, 80, "µs", "time of a sum in the switches")
     switch: float = parameter(0.66, 0.05, 1, "", "share of the link that this protocol reaches")
-    shared: float = parameter(0.001, 0.0001, 2, "", "the link is slower by ranks/2 to this power")
+    shared: float = parameter(0, 0, 2, "", "the link is slower by ranks/2 to this power")
 
     def seconds(self, device: Device, shape: CollectiveShape, xp: Namespace = ARRAYS) -> Number:
         bandwidth, others = shape.bandwidth(device), shape.ranks - 1
@@ -113,7 +115,11 @@ class AllReduceKernel(Kernel):
 @families("all_gather", "reduce_scatter", "all_to_all", "send")
 @dataclass(frozen=True)
 class ExchangeKernel(Kernel):
-    """All-gather, reduce-scatter and all-to-all send (n − 1)/n of the payload; a send counts as half."""
+    """All-gather, reduce-scatter and all-to-all send (n − 1)/n of the payload; a send counts as half.
+
+    A rank sends all pieces but its own, and copies its own piece, too. With two ranks, `own` has no effect:
+    either way, the time is that of half of the payload.
+    """
 
     group: ClassVar[str] = "collectives"
 
@@ -122,15 +128,27 @@ class ExchangeKernel(Kernel):
     small: float = parameter(0.2, 0.02, 1, "", "share of the link that this protocol reaches")
     large_us: float = parameter(12, 0.5, 160, "µs", "time of the protocol for large payloads")
     large: float = parameter(0.7, 0.05, 1, "", "share of the link that this protocol reaches")
-    shared: float = parameter(0.001, 0.0001, 2, "", "the link is slower by ranks/2 to this power")
+    own: float = parameter(
+        0, 0, 1, "", "share of the time that depends on the whole payload, not on the pieces of the others"
+    )
+    shared: float = parameter(0, 0, 2, "", "the link is slower by ranks/2 to this power")
 
     def seconds(self, device: Device, shape: CollectiveShape, xp: Namespace = ARRAYS) -> Number:
-        sent = shape.pieces / shape.bandwidth(device)
+        moved = shape.pieces + self.own * (shape.payload / 2 - shape.pieces)
+        sent = moved / shape.bandwidth(device)
         wait_us = self.rank_us * (shape.ranks - 1)
         crowd = (shape.ranks / 2) ** self.shared
         small = (self.small_us + wait_us) * 1e-6 + crowd * sent / self.small
         large = (self.large_us + wait_us) * 1e-6 + crowd * sent / self.large
         return xp.minimum(small, large)
+
+    def transfer_parameters(self, travel: KernelTransfer) -> dict[str, float]:
+        """The parameters on another device. A copy matters less if its links are slower than its memory."""
+        here, there = (
+            reduce(maximum, (link.Bps for link in d.links.values()), 0.0) / d.memory_Bps
+            for d in (travel.device, travel.home)
+        )
+        return super().transfer_parameters(travel) | {"own": self.own * minimum(1.0, here / there)}
 
 
 @kernel_call("collective")
@@ -197,15 +215,21 @@ class NetworkKernel(Kernel):
         11.3, 0.01, 400, "µs", "time per hop of a large payload, in addition to the latency"
     )
     large: float = parameter(1, 0.02, 1, "", "share of the port that large payloads reach")
-    shared: float = parameter(0.001, 0.0001, 2, "", "ports are slower by the ranks of a node to this power")
+    shared: float = parameter(
+        0, 0, 2, "", "ports carry small payloads slower by the ranks of a node to this power"
+    )
+    ports: float = choice(
+        1024, (1, 2, 4, 8, 1024), "", "ports of a node that carry large payloads at once", usual=True
+    )
 
     def seconds(self, device: Device, shape: HopsShape, xp: Namespace = ARRAYS) -> Number:
         """Time in seconds, in addition to the time of the ranks within their nodes."""
         link = network_of(device).link
-        sent = shape.share * shape.payload / link.Bps * shape.ranks**self.shared
-        small = shape.hops * (link.latency_s + self.small_us * 1e-6) + sent / self.small
-        large = shape.hops * (link.latency_s + self.large_us * 1e-6) + sent / self.large
-        return xp.minimum(small, large)
+        sent = shape.share * shape.payload / link.Bps
+        small_s, large_s = self.small_us * 1e-6, self.large_us * 1e-6
+        small = shape.hops * (link.latency_s + small_s) + sent * shape.ranks**self.shared / self.small
+        busy = xp.maximum(1.0, shape.ranks / self.ports)
+        return xp.minimum(small, shape.hops * (link.latency_s + large_s) + sent * busy / self.large)
 
 
 def internode_calls(row: Row, device: Device) -> tuple[Call, ...]:

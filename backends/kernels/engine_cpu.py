@@ -54,8 +54,8 @@ def rank_skew(ranks: int) -> float:
 class RunShape(Shape):
     """A measured time as the sum of its steps: steps that only decode, and steps with prefill.
 
-    `idle` is the time in seconds in which no step runs; or the difference between steps and the steps that
-    represent them.
+    `idle` is the time in seconds in which no step runs. It can also correct the difference between the steps
+    of the run and the equal steps that represent them here.
     """
 
     decode: StepShape

@@ -85,8 +85,8 @@ def prefill_chunks(
 
     A step has `budget` tokens (None: no limit) on each of the `lanes` over which prompts are distributed. It
     contains as many whole prompts as fit. Longer prompts are prefilled one by one in chunks of the budget.
-    The last chunks of these prompts are grouped. Engines mix a last chunk with the first chunk of the next
-    prompt, so the number of tokens per step is the same.
+    The last chunks of these prompts are grouped. Engines instead mix a last chunk with the first chunk
+    of the next prompt; the number of tokens per step does not differ.
 
     >>> prefill_chunks(5, 300, 0, 1000)
     (ChunkSteps(prompts=3, new=300, cached=0, times=1), ChunkSteps(prompts=2, new=300, cached=0, times=1))

@@ -143,7 +143,7 @@ class Search:
         return losing_reason(plans, candidate)
 
     def longer(self, error: float) -> Search:
-        """The search with times that are longer by a share, or shorter if it is below 0."""
+        """The search with all times multiplied by 1 + `error`."""
         margin = self.traffic.stretch * (1 + error) - 1
         return self.relaxed(replace(self.traffic, margin=margin), self._room)
 
@@ -518,7 +518,7 @@ class Search:
             yield from ((int(chunk), int(batch)) for batch in dict.fromkeys(map(int, some)))
 
     def _candidate(self, number: int, chunk: int, batch: int, replicas: int, trial: Trial) -> Candidate:
-        """A plan, with its closed form at the rate of one replica."""
+        """A plan with its runs, and with TTFT and TPOT by closed form at the rate of one replica."""
         assert self.points is not None
         rate = self.traffic.rate / replicas
         of = self.points.only((self.points.structure == number) & (self.points.chunk == chunk))

@@ -243,7 +243,7 @@ def _figures(steps: StepEvaluator, at: Binding) -> tuple[Number, ...]:
 
 
 def _repeats(steps: StepEvaluator, kind: RowKind) -> int:
-    """The number of executions of equal rows in a micro-batch."""
+    """How often a micro-batch executes each row, since equal ops of several layers share a row."""
     return sum(steps.rows[i].repeat for i in (kind.first, *(i for i, _ in kind.others)))
 
 

@@ -107,7 +107,7 @@ class Traffic(Record):
         return self.ttft, self.tpot
 
     def steady(self, seconds: Array) -> Array:
-        """The values of the requests that arrive while the server neither fills nor empties."""
+        """The part of `seconds` for requests that arrive while the server is neither filling nor emptying."""
         tenth = len(seconds) // 10
         return seconds[tenth : len(seconds) - tenth]
 

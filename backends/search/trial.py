@@ -109,7 +109,7 @@ QUANTILES_OF_T = {
     (20, 11): 2.7146,
     (40, 10): 2.6189,
 }
-SPANS = 50  # smallest length of a run near a limit, in correlation lengths of its latencies
+SPANS = 50  # a run with a latency near its limit has at least so many correlation lengths of latencies
 BATCHES = 20  # number of parts of a run whose means estimate the correlation
 
 

@@ -2,7 +2,7 @@
 
 Start with `engine.py` (`Profile.run` simulates a load on one engine, `Pools.run` on prefill and decode
 servers) and `server.py` (`Server`, one engine that runs step after step under a `Policy`). `policies`
-contains the schedulers of vLLM, SGLang and TensorRT-LLM. `step_times.py` estimates the seconds of each step,
+contains the schedulers of four engines. `step_times.py` estimates the seconds of each step,
 `load.py` has the requests, and `kv_blocks.py` has paged blocks and the prefix cache. `router.py` and
 `cluster.py` run several servers, and `result.py` computes latencies and rates.
 

@@ -303,7 +303,7 @@ class PrefillTables:
         """Seconds of the ops that depend on sequences only; seconds of engine overhead; and seconds of a step
         without kernels.
 
-        A step without kernels takes the engine CPU time for launches, scheduling and sampling.
+        Without kernels, a step lasts as long as the engine's CPU needs for launches, scheduling and sampling.
         """
         at = Binding(B=counts, T=1, C=0)
 

@@ -156,7 +156,7 @@ def _encodes(program: Program, steps: Sequence[tuple[Number, Number, Number]], p
     for _, new, context in steps:
         for name, value, none in (("new", new, 1), ("context", context, 0)):
             if np.any(np.asarray(value) != none):
-                raise InputError(f"{name}: {facts}, and no tokens; batch alone counts")
+                raise InputError(f"{name}: {facts}, and no tokens; only the batch can be set")
     if phase not in ("", "encode"):
         raise InputError(f"phase: {facts}, and has no {phase}")
     return "encode"

@@ -32,7 +32,7 @@ ZERO = {
     **{"logical_and": False, "logical_or": True},
 }
 COMMUTES = {"add", "multiply", "minimum", "maximum", "logical_and", "logical_or", "logical_xor"}
-# Functions that are true or false.
+# Functions that return a truth value.
 TRUTHS = {"less", "less_equal", "equal", "not_equal", "logical_and", "logical_or", "logical_xor"}
 IDEMPOTENT = {"minimum", "maximum", "logical_and", "logical_or"}
 

@@ -218,7 +218,7 @@ class Blocks:
         rows = " ".join(axis for axis in term.split() if axis not in weight.split())
         ins = " ".join(axis for axis in weight.split() if axis in term.split())
         outs = " ".join(axis for axis in weight.split() if axis not in term.split())
-        if (x, adapter) not in self.lows:  # the pieces of a tensor share one adapter
+        if (x, adapter) not in self.lows:  # all pieces of a tensor share this product
             own = f"{name}_low", f"{adapter}.0"
             self.lows[x, adapter] = self.linear(x, term, f"{ins} k", f"{rows} k", *own)
         low = self.lows[x, adapter]

@@ -44,10 +44,10 @@ def largest(
 ) -> LargestLoad:
     """Find the largest batch, context and number of concurrent requests within memory and latency limits.
 
-    The batch counts requests that start together. The context is the largest number of prompt and output
-    tokens of each of `batch` requests. Concurrent requests come from users in a closed loop. Each result
-    names the limit that decides, the largest value that each limit alone allows, and how much one more would
-    need.
+    The batch is the number of requests that start together. The context is the largest number of prompt and
+    output tokens of each of `batch` requests. Concurrent requests come from users in a closed loop. Each
+    result names the limit that decides, the largest value that each limit alone allows, and how much one more
+    would need.
 
     Args:
         model, hw: As in `analyze`.

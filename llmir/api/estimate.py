@@ -257,7 +257,7 @@ def request_lengths(program: Program, prompt: Any, generate: Any) -> tuple[Any, 
     for name, value in (("prompt", prompt), ("generate", generate)):
         if program.patches and value is not None:
             facts = f"{program.name} reads {program.patches} patches of each image, and no tokens"
-            raise InputError(f"{name}: {facts}; batch alone counts")
+            raise InputError(f"{name}: {facts}; only the batch can be set")
     if program.patches:
         return 1, 1
     length = program.facts.get("prompt")

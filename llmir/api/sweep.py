@@ -79,7 +79,7 @@ def sweep(
     >>> [row["batch"] for row in found.rows()]
     [1, 4, 16, None]
     >>> found.columns["refused"][-1]
-    'shard: tp 3: 8 KV heads of the model cannot be split 3 ways; allowed are 1, 2, 4, 8, 16, 32'
+    'shard: tp 3: 8 KV heads of the model cannot be split 3 ways; allowed: 1, 2, 4, 8, 16, 32'
     """
     from llmir.backends.search.sweep import Sweep
 

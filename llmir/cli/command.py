@@ -67,8 +67,8 @@ _MAX_WORK = click.option(
     metavar="TIME",
     expose_value=False,
     callback=_limit,
-    help="Refuse work that is estimated to take longer than this, such as 2h, or to need more memory than "
-    "2 GB (proportionally more above 10 minutes).  "
+    help="Refuse work with a longer estimated time, such as 2h. The limit of memory is 2 GB for times up to "
+    "10 minutes, and grows in proportion to longer times.  "
     "[default: 10min]",
 )
 

@@ -21,7 +21,7 @@ from .options import Integer
 @options.phase
 @click.option(
     "--rank",
-    type=Integer(None),  # the mesh limits the range
+    type=Integer(None),  # the mesh limits the number of ranks
     help="Write this rank only, as the profiler does.  [default: the first of each stage]",
 )
 @options.max_size

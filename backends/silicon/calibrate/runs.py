@@ -216,7 +216,7 @@ def _sum(steps: Iterable[StepShape]) -> StepShape:
 
 
 def _of(report: Report, model: DeviceCostModel) -> StepShape:
-    """A step of a report with the kernels of a cost model."""
+    """The step of a report, estimated again with the kernels of a cost model."""
     both = isinstance(report.plan, MixedStepEvaluator)
     return step_shape((mixed_step_evaluator if both else step_evaluator)(report.program, model), report.at)
 

@@ -76,7 +76,7 @@ OPS: dict[str, Build] = {
 
 
 class ElementwiseTable(KernelTable):
-    """Ops on `rows` rows with `cols` values. All heads of a token are in its columns."""
+    """Ops on `rows` rows with `cols` values. A row contains the values of all heads of a token."""
 
     name = "elementwise"
     numbers = columns("rows", "cols")

@@ -47,7 +47,7 @@ def linear_attention(family: str, timed: str, taps: float) -> Program:
         scan = kind(chunk=kind.usual if timed == "chunks" else 1)
         b.output(b.apply(scan, *operands, b.cache(state, name="state"))[0])
     else:
-        raise InputError(f"no scan is a {timed!r} of {family!r} with {taps:g} taps")
+        raise InputError(f"no model of the scan {timed!r} of {family!r} with {taps:g} taps is known")
     return Program(f"{family} {timed}", {"main": b.graph()})
 
 

@@ -63,7 +63,7 @@ class EngineStart(NamedTuple):
 
     @property
     def room(self) -> KvBudget:
-        """The KV budget of the stage that the log describes: the first stage with similar weights."""
+        """The memory for KV caches of the logged stage, the first one with about as many bytes of weights."""
         rooms, weights = self.pool.rooms(), self.said["weights"]
         if math.isnan(weights):
             return rooms[0]

@@ -1,4 +1,4 @@
-"""Scheduling policies, one file per engine: vLLM, SGLang and TensorRT-LLM.
+"""Scheduling policies, one file per engine: vLLM, SGLang, TensorRT-LLM and ATOM.
 
 Each file registers a subclass of `Policy` (`simulate/server.py`) under the name of its engine and names the
 functions of the engine that it follows. Start with `vllm.py`. To add an engine, add a file with its name and

@@ -151,7 +151,8 @@ class Equation:
                     raise VerifyError(f'"{self.text}": axis {axis!r} must stay whole, got {tensor}')
                 if split.setdefault(axis, placement) != placement:
                     raise VerifyError(
-                        f'"{self.text}": axis {axis!r} has two placements, one of them is {tensor}'
+                        f'"{self.text}": axis {axis!r} has two different placements; '
+                        f"one of its tensors is {tensor}"
                     )
             pair = tuple(d.axes[0] for d in term[:2])
             if tokens.setdefault(pair, tensor.tokens) != tensor.tokens:

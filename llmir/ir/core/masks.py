@@ -139,7 +139,10 @@ class Window(Mask):
         return self.width
 
     def _before(self, n: Size) -> Size:
-        """Twice the pairs of the first `n` queries: query i sees min(i, `width`) keys."""
+        """Twice the number of visible (query, key) pairs of the first `n` queries.
+
+        Query i sees min(i + 1, width) keys.
+        """
         growing = Min.of(n, self.width)
         return growing * growing + growing + 2 * (n - growing) * self.width
 

@@ -182,7 +182,7 @@ class Op:
     # operand -> other operand that must have the same dtype
     alike: ClassVar[Mapping[int, int]] = MappingProxyType({})
 
-    # whether only passes create the op, as an engine's kernel for several ops
+    # whether only passes create the op, as one kernel of an engine that replaces several ops
     lowered: ClassVar[bool] = False
 
     # whether the work follows from the types of one rank

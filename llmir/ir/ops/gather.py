@@ -138,7 +138,7 @@ class Positions(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """The sum. If x is a partial sum, one rank adds the rows."""
+        """The sum of x and the rows. If x is a partial sum over ranks, only the first rank adds the rows."""
         x, table = operands
         at_table = at.cached + self.offset + np.arange(x.shape[1])
         return (x + table[at_table] if at.leads else x,)

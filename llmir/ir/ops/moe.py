@@ -256,7 +256,7 @@ class Combine(Op):
     over: tuple[str, ...] = ()
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Tokens have the placement of their weights."""
+        """The resulting tokens have the placement of the routing weights."""
         rows, weights = operands
         kept = without(rows.placements[0], self.over, rows) if self.over else rows.placements[0]
         if kept != (*weights.placements[0], *weights.tokens):

@@ -419,7 +419,7 @@ class Distinct(Atom):
 
 @dataclass(frozen=True, eq=False)
 class Routed(Atom):
-    """The rows of `tokens` that choose `chosen` of `experts` each, to be split by expert (`ragged`)."""
+    """The rows of `tokens` tokens that choose `chosen` of `experts` experts each; `ragged` splits rows."""
 
     name = "routed"
 

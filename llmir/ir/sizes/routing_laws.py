@@ -4,8 +4,9 @@
   approach this law, not even shares.
 - `Even`, `GroupLimitedRouting`, `LocalRouting`: evenly distributed loads, directly or behind a router or an
   exchange.
-- `PowerLaw`: loads of density ∝ load^-exponent on [1, 0.8·tokens], scaled to tokens·chosen and rounded, as in
-  AIConfigurator's benchmarks (ai-dynamo/aiconfigurator, collector/helper.py); the timed rank is the busiest.
+- `PowerLaw`: the loads of experts have a density ∝ load^-exponent on [1, 0.8·tokens]. They are scaled to a
+  sum of tokens·chosen and rounded. AIConfigurator's benchmarks do the same (ai-dynamo/aiconfigurator,
+  collector/helper.py), and time the busiest rank.
 - `Zipf`: the r-th most popular expert has the weight r^-skew. Drawing k experts without replacement is taking
   the first k of E exponential clocks (Kool, van Hoof & Welling 2019, arXiv:1903.06059). Expert e is therefore
   chosen with probability 1 − exp(−λ·w_e), where λ is the time at which k clocks are expected to have rung

@@ -132,7 +132,7 @@ class _Draft:
         self.types: dict[Value, Tensor] = {}
         self.users: dict[Value, set[str]] = {}
         self.turns = count(0, -1)
-        self.numbers: dict[str, int] = {}  # suffixes of names, shared by all builders
+        self.numbers: dict[str, int] = {}  # the next number of each name, for builders
         self.put(graph.nodes, ())
         self.returns(graph.outputs)
 

@@ -171,7 +171,7 @@ def test_the_command_says_what_is_held(run: Run) -> None:
     assert "of that times are lower bounds" in text
     for more, says in (
         (("--beams", "0"), "--beams: expected an integer"),
-        (("--beams", "2", "--concurrency", "4", "--batch", "1"), "closed loop of users"),
+        (("--beams", "2", "--concurrency", "4", "--batch", "1"), "not drafts or a closed loop"),
         (("--beams", "2", "--draft-tokens", "2", "--acceptance", "0.5"), "leave --draft-tokens out"),
         (("--beams", "2", "--engine", "sglang"), "sglang has no beam search"),
     ):

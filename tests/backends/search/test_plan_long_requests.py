@@ -43,7 +43,7 @@ def test_the_reason_is_what_the_simulator_says() -> None:
     assert llmir.simulate(alone, "l4", **records(llmir.simulate, prompt=most - 49, **step)).made.tolist() == [
         50
     ]
-    with pytest.raises(InputError, match=f"the cache holds {most:,} tokens at most"):
+    with pytest.raises(InputError, match=f"the cache holds at most {most:,} tokens"):
         llmir.simulate(alone, "l4", **records(llmir.simulate, prompt=most - 48, **step))
 
 

@@ -365,7 +365,7 @@ def test_every_format_has_the_plans(form: str) -> None:
         ((*ASKED, "--gpus", "1e30"), "--gpus: expected an integer from 1 to 65,536"),
         (("gpt2", "--rate", "1"), "prompt: 2,048 tokens and 128 generated are more than the 1,024 positions"),
         ((*ASKED, "--generate", "1"), "a plan requires outputs of at least 2 tokens"),
-        ((*ASKED, "--engine", "hf-transformers"), "requires --engine, one of sglang, trtllm, vllm"),
+        ((*ASKED, "--engine", "hf-transformers"), "requires --engine, one of atom, sglang, trtllm, vllm"),
     ],
 )
 def test_what_means_nothing_is_one_line(arguments: tuple[str, ...], says: str) -> None:

@@ -41,7 +41,7 @@ class Request:
 
 
 class Naive:
-    """An engine: vllm, v0 (vLLM before 0.8), sglang or trtllm; its next step may be filled `ahead`.
+    """An engine: vllm, v0 (vLLM before 0.8), atom, sglang or trtllm; its next step may be filled `ahead`.
 
     One that is `cautious` admits a prompt when all of it has blocks. With an `interval` above 1 it counts
     steps as SchedulerRecvSkipper of SGLang does, 1 for decodes and more for prompts, and looks for requests

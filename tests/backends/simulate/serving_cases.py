@@ -76,7 +76,7 @@ def policy(engine: str, chunked: bool, **more: Any) -> Policy:
 Case = tuple[Policy, Load, Capacity]
 
 
-ENGINES = ("vllm", "v0", "sglang", "trtllm")
+ENGINES = ("vllm", "v0", "atom", "sglang", "trtllm")
 
 
 @st.composite

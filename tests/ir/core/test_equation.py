@@ -49,7 +49,7 @@ def test_compound_dimensions() -> None:
         (("bf16[B, T, 8]", "bf16[7, 3]"), "axis 'h' is both 8 and 7"),
         (("bf16[B, T]", "bf16[8, 3]"), "an operand of 3 axes cannot be bf16[B, T]"),
         (("bf16[B, T, 8]",), "takes 2 operands, got 1"),
-        (("bf16[B, T, 8@tp]", "bf16[8, 3]"), "axis 'h' has two placements"),
+        (("bf16[B, T, 8@tp]", "bf16[8, 3]"), "axis 'h' has two different placements"),
         (("bf16[B@tp, T, 8]", "bf16[8, 3@tp]"), "two axes are split over one mesh axis"),
         (("bf16[B, T, 8]+tp", "bf16[8, 3]"), "needs the whole sum"),
     ],
