@@ -1,6 +1,6 @@
-"""fuse-attention: scores, cap, mask, softmax and mix become FlashAttention.
+"""fuse-attention: replace scores, cap, mask, softmax and mix by FlashAttention.
 
-`rewrite_graphs` applies rules to each graph of a program; other passes use it too.
+`rewrite_graphs` applies rules to each graph of a program; other passes also call this function.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _latent_flash(
     scores, mask = match.op("scores", LatentScores), match.op("mask", AttentionMask)
     how: dict[str, Any] = {"mask": mask.mask, "scale": scores.scale, "block": match["mix"].op.block}
     how |= {"name": "latent_attention"}
-    absorbed = v == k  # the latents are both
+    absorbed = v == k  # the latents are both keys and values
     return b.latent_attention(q, q_rope, k, k_rope, *(() if absorbed else (v,)), **how)
 
 
@@ -115,7 +115,7 @@ def _reads_narrow(b: Builder, match: Match, q: Value, k: Value, v: Value) -> Any
     return b.apply(flash.op, q, k, v, *flash.operands[3:], name=flash.name)[0]
 
 
-# Flash kernels dequantize a low-precision cache while reading it.
+# Flash kernels dequantize a low-precision cache while they read it.
 RULES = (
     Rule("flash-attention", _attention, _flash),
     Rule("narrow-cache", _widened, _reads_narrow),
@@ -144,17 +144,16 @@ def _narrows_q(b: Builder, match: Match, q: Value, k: Value, v: Value) -> Any:
     return b.apply(op, narrow, k, v, *operands[3:], name=match["flash"].name)[0]
 
 
-# Kernels that multiply in 8 bits take q in the cache's dtype, with a calibrated scale like the cache's.
+# Kernels that multiply in 8 bits require q in the cache's dtype. Both q and the cache have calibrated scales.
 NARROW_Q = (Rule("narrow-q", _any_flash, _narrows_q),)
 
 
 @dataclass(frozen=True)
 class FuseAttention(Pass):
-    """Compute attention without writing scores to memory: read q, k, v once, and compute only the pairs that
-    the mask allows.
+    """Compute attention without scores in memory, and only for the pairs that the mask allows.
 
-    With `q=fp8`, its products are in fp8, too: if the cache is in fp8, q is quantized with a static scale.
-    Engines do this with FlashAttention-3 and TensorRT-LLM's kernels.
+    With `q=fp8`, the pass quantizes q with a static scale if the cache is in fp8, so that the products of
+    attention are in fp8. Engines do this with the kernels of FlashAttention-3 and TensorRT-LLM.
     """
 
     name: ClassVar[str] = "fuse-attention"
@@ -166,7 +165,7 @@ class FuseAttention(Pass):
             arguments.choice("fuse-attention: q", self.q, ("fp8",), error=PassError)
 
     def __call__(self, program: Program) -> Program:
-        """Rewrite each graph once."""
+        """Apply the rules to each graph."""
         fused = rewrite_graphs(program, RULES)
         found = rewrite_graphs(fused, NARROW_Q) if self.q else fused
         if self.q and found is fused:
@@ -176,7 +175,7 @@ class FuseAttention(Pass):
 
 
 def rewrite_graphs(program: Program, rules: tuple[Rule, ...]) -> Program:
-    """`program` with `rules` applied to each of its graphs."""
+    """Apply rules to each graph of a program."""
     graphs = {name: rewrite(graph, rules) for name, graph in program.graphs.items()}
     same = all(graph is program.graphs[name] for name, graph in graphs.items())
     return program if same else program.replace(graphs=graphs)

@@ -1,4 +1,4 @@
-"""fuse-quantize: a norm and the quantization of its result become one kernel."""
+"""fuse-quantize: merge a norm and the quantization of its result into one kernel."""
 
 from __future__ import annotations
 
@@ -52,5 +52,5 @@ class FuseQuantize(Pass):
     name: ClassVar[str] = "fuse-quantize"
 
     def __call__(self, program: Program) -> Program:
-        """Rewrite each graph once, except norms whose unquantized result is also used."""
+        """Rewrite each graph; norms whose unquantized result has other users stay unchanged."""
         return rewrite_graphs(program, RULES)

@@ -1,6 +1,6 @@
-"""Precision plans of `quantize`: element types by module and role, and the names of modules.
+"""Precision plans of `quantize`: dtypes by module and role, and the names of modules.
 
-A module is named by its op, its block, or its name in a checkpoint; `*` matches anything.
+A plan names a module by its op, by its block, or by its checkpoint name; `*` matches anything.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KEEP = "keep"
 
 
 class Entry(NamedTuple):
-    """The format in a plan for one role of the modules that match a pattern."""
+    """One entry of a plan: the format for one role in the modules that match a pattern."""
 
     pattern: str
     role: str
@@ -31,7 +31,7 @@ class Entry(NamedTuple):
 
 
 def read_plan(plan: str | Mapping[str, str | Mapping[str, str]]) -> tuple[Entry, ...]:
-    """The entries of a mapping, or of its text form; a single dtype applies to weights.
+    """Parse a plan from a mapping or from text; a module with only a dtype applies it to weights.
 
     >>> [tuple(entry) for entry in read_plan("(lm_head:fp8, mlp:(weights=fp8, activations=keep))")]
     [('lm_head', 'weights', 'fp8'), ('mlp', 'weights', 'fp8'), ('mlp', 'activations', 'keep')]
@@ -59,7 +59,7 @@ def read_plan(plan: str | Mapping[str, str | Mapping[str, str]]) -> tuple[Entry,
 
 
 def plan_file(path: str | os.PathLike[str]) -> dict[str, dict[str, str]]:
-    """A YAML file of modules and their dtypes by role, or of their weights; `InputError` for another."""
+    """Read a plan from a YAML file with dtypes by module, or by module and role; otherwise `InputError`."""
     try:
         plan = readers.load_yaml(read_bytes(path, readers.BUDGET))
     except UnreadableError as error:
@@ -81,7 +81,7 @@ def _roles(said: str | Mapping[str, str]) -> Iterable[tuple[str, str]]:
 
 
 def _pairs(text: str, between: str) -> Iterator[tuple[str, str]]:
-    """`a:x, b:y`, with or without brackets around it."""
+    """Parse `a:x, b:y` into pairs; brackets around the text are optional."""
     inner = text.strip().removeprefix("(")
     inner = inner.removesuffix(")") if inner != text.strip() else inner
     for part in split_commas(inner):
@@ -106,21 +106,21 @@ def print_plan(entries: Iterable[Entry]) -> str:
 
 
 class Modules:
-    """The modules that a pass meets, against the entries of a plan."""
+    """Matches the modules of a program to the entries of a plan, and records unused entries."""
 
     def __init__(self, entries: tuple[Entry, ...]) -> None:
         self.entries = entries
         self.met: set[Entry] = set()
         self.taken: set[Entry] = (
             set()
-        )  # entries that at least one module supports, or that a later one replaces
-        self.others: dict[Entry, str] = {}  # the role of matched modules that lack the entry's role
+        )  # entries that at least one module supports, or that a later entry replaces
+        self.others: dict[Entry, str] = {}  # an entry -> a role that its matched modules have instead
         self.known: dict[str, dict[str, None]] = {role: {} for role in formats.ALLOWED}
 
     def said(self, role: str, names: set[str], known: Iterable[str]) -> Entry | None:
-        """The last entry that matches one of the names, if one does.
+        """The last entry that matches one of the names; None if no entry matches.
 
-        An error about names lists the `known` ones.
+        If an entry matches no module, the error lists the `known` names.
         """
         self.known[role].update(dict.fromkeys(n for n in known if n))
         met = [entry for entry in self.entries if _matches(entry.pattern, names)]
@@ -131,11 +131,11 @@ class Modules:
         return met[-1] if met else None
 
     def take(self, entry: Entry | None) -> None:
-        """Record that an entry applied to a module."""
+        """Record that a module supports an entry."""
         self.taken |= {entry} if entry else set()
 
     def check(self) -> None:
-        """`PassError` for an entry without a matching module, or that no matching module supports."""
+        """Raise `PassError` if an entry matches no module, or if no matching module supports the entry."""
         for entry in self.entries:
             if entry in self.taken:
                 continue
@@ -162,14 +162,12 @@ def _matches(pattern: str, names: set[str]) -> bool:
 
 
 def op_names(graph: Graph, node: Node) -> set[str]:
-    """The names of an op in a plan: its name, with its graph, without layers; and its block."""
+    """The names of an op in a plan: its name, alone and after its graph, without layers; and its block."""
     return {node.name, node.name.rpartition(".")[2], f"{graph.name}.{node.name}", node.op.block} - {""}
 
 
 def weight_names(graph: Graph, weight: Node, users: Sequence[Node]) -> set[str]:
-    """The names of a weight in a plan: its op, its block, its module in a checkpoint or the end of the
-    module.
-    """
+    """The names of a weight in a plan: its op, its block, and its checkpoint module or the module's end."""
     found = {weight.name}.union(*(op_names(graph, node) for node in users))
     if weight.op.param:
         name = checkpoint_place(weight.op.param).tensor
@@ -179,6 +177,6 @@ def weight_names(graph: Graph, weight: Node, users: Sequence[Node]) -> set[str]:
 
 
 def short_names(nodes: Iterable[Node]) -> list[str]:
-    """The names that an error lists: ops without their layers, and blocks."""
+    """The names that an error lists: ops without layer numbers, and blocks."""
     found = list(nodes)
     return [n.name.rpartition(".")[2] for n in found] + [n.op.block for n in found]

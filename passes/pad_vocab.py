@@ -1,4 +1,4 @@
-"""pad-vocab: round the rows of embedding and head up to a multiple, and cut the logits."""
+"""pad-vocab: pad the rows of embedding and head to a multiple, and cut the logits to the vocabulary size."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ _AXIS = "vocab"
 
 @dataclass(frozen=True)
 class PadVocab(Pass):
-    """Pad embedding, head and bias to a multiple of `to` rows; logits are cut on ranks that have all of them.
+    """Pad embedding, head and bias to a multiple of `to` rows; cut logits where a rank has all of them.
 
-    vLLM and SGLang pad to 64 for any tp (DEFAULT_VOCAB_PADDING_SIZE of vocab_parallel_embedding.py; their
-    `LogitsProcessor` cuts the gathered logits). TensorRT-LLM pads to tp, as `shard` does.
+    vLLM and SGLang pad to a multiple of 64 for any tp (DEFAULT_VOCAB_PADDING_SIZE in
+    vocab_parallel_embedding.py), and their `LogitsProcessor` cuts the gathered logits. TensorRT-LLM pads to a
+    multiple of tp, as `shard` does.
     """
 
     name: ClassVar[str] = "pad-vocab"
@@ -62,9 +63,7 @@ def _rows(source: Node) -> int:
 
 
 def _cut(b: Builder, value: Value, old: Value, graph: Graph) -> Value:
-    """Cut a value to its original width; if it is split over ranks, the next op that has the whole value is
-    cut instead.
-    """
+    """Cut a value to its original width; for a split value, cut where a later op has the whole value."""
     due, now = graph.type(old), b.type(value)
     if due.shape == now.shape or now.placements[-1]:
         return value

@@ -18,10 +18,10 @@ _AXES = ("batch", "image", "embed")
 
 @dataclass(frozen=True)
 class PlaceImages(Pass):
-    """Insert `tokens` image embeddings into the prompt of each sequence, at the positions of their ids.
+    """Insert `tokens` image embeddings into each sequence's prompt, at the positions of image token ids.
 
-    They are an input of prefill, computed by the phase encode; decode is unchanged. Run it before shard and
-    stages.
+    The phase encode computes the image embeddings, and prefill takes them as an input; decode is unchanged.
+    Run this pass before `shard` and `stages`.
     """
 
     name: ClassVar[str] = "place-images"

@@ -1,7 +1,7 @@
-"""The placements of logical axes on a mesh; `shard` needs nothing else to place sources.
+"""Sharding plans: the placements of logical axes on a mesh, by which `shard` places sources.
 
-`plan` computes a `ShardingPlan` from the degrees of parallelism; it raises an error for an axis that a degree
-does not divide.
+`plan` computes a `ShardingPlan` from the degrees of parallelism, and raises an error for an axis that a
+degree does not divide.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from llmir.ir.core.tensor import Placement, Tensor
 class ShardingPlan:
     """The placement of each logical axis; `tokens` is the placement of sequences × positions together.
 
-    Its mesh has no axes for experts and tokens, but the mesh of a program has.
+    The mesh of the plan has no separate axes for experts and tokens.
     """
 
     mesh: Mesh
@@ -32,7 +32,7 @@ class ShardingPlan:
     heads: Mapping[int, Mapping[str, Placement]] = field(default_factory=dict)  # by number of groups
 
     def lay(self, source: Node) -> Tensor:
-        """The type of a source under this plan."""
+        """The type of a source with the placement of this plan."""
         key = source.op.axes, source.results[0]
         if key not in self._laid:
             self._laid[key] = self._lay(source)
@@ -54,7 +54,7 @@ class ShardingPlan:
 
 
 def plan(program: Program, degrees: Parallelism) -> ShardingPlan:
-    """The placements for these degrees. `PassError` names the axis that a degree does not divide."""
+    """Compute the placements for these degrees; `PassError` names an axis that a degree does not divide."""
     found = _plan(replace(degrees, pp=1), frozenset({1, *_heads(program)}))
     _check(program, degrees, found)
     return found
@@ -62,9 +62,7 @@ def plan(program: Program, degrees: Parallelism) -> ShardingPlan:
 
 @lru_cache(maxsize=256)
 def _plan(degrees: Parallelism, groups: frozenset[int]) -> ShardingPlan:
-    """The plan for sources with these numbers of head groups; all programs whose splits are equal share
-    it.
-    """
+    """The plan for these numbers of heads, cached for all programs with equal splits."""
     mesh = mesh_of(dp=degrees.dp, tp=degrees.tp)
     dp, tp = mesh.atoms("dp"), mesh.atoms("tp")
     heads = {g: _prefix(mesh, tp, gcd(degrees.tp, g)) for g in groups}
@@ -72,7 +70,7 @@ def _plan(degrees: Parallelism, groups: frozenset[int]) -> ShardingPlan:
     return ShardingPlan(
         mesh,
         {
-            # Ranks that share experts gather their tokens, so their axes are innermost.
+            # The ranks that share experts gather their tokens, so the axes of these ranks are innermost.
             "batch": tuple(sorted(dp, key=lambda axis: axis not in expert)),
             "mlp": tp,
             "vocab": tp,
@@ -85,7 +83,7 @@ def _plan(degrees: Parallelism, groups: frozenset[int]) -> ShardingPlan:
 
 
 def _prefix(mesh: Mesh, atoms: Placement, degree: int) -> Placement:
-    """The atoms whose sizes multiply to `degree`, in order if possible."""
+    """Atoms whose sizes multiply to `degree`; the first atoms if possible."""
     taken: list[str] = []
     left = degree
     for atom in atoms:
@@ -100,7 +98,7 @@ def _sources(program: Program) -> Iterator[Node]:
 
 
 def _sizes(source: Node) -> Iterator[tuple[str, int]]:
-    """The logical axes of a source with numeric sizes."""
+    """The logical axes of a source that have numeric sizes, with these sizes."""
     pairs = zip(source.op.axes, source.results[0].shape, strict=False)
     return ((axis, n) for axis, n in pairs if isinstance(n, int))
 
@@ -118,7 +116,7 @@ def _heads(program: Program) -> dict[int, set[int]]:
 
 @lru_cache(maxsize=64)
 def _shapes(program: Program) -> tuple[Node, ...]:
-    """One weight for each kind of weights with equal placements."""
+    """One weight for each set of weights with equal placements."""
     weights = (source for source in _sources(program) if source.op.role == "weight")
     return tuple({(source.op.axes, source.results[0]): source for source in weights}.values())
 
@@ -165,10 +163,10 @@ def _check(program: Program, degrees: Parallelism, found: ShardingPlan) -> None:
 
 
 def padding_notes(program: Program, plan: ShardingPlan) -> Iterator[str]:
-    """Notes on vocabularies and experts that cannot be divided evenly among ranks; costs are those of the
-    longest piece.
+    """Notes on vocabularies and experts that ranks cannot divide evenly; the largest part sets the cost.
 
-    Engines pad the table, so that the last rank has rows of zeros. Some ranks have one expert less.
+    Engines pad a vocabulary table, so that the last rank has rows of zeros. For experts, some ranks store one
+    expert fewer than others.
     """
 
     def uneven(wanted: str) -> tuple[int, list[int]]:
@@ -198,7 +196,7 @@ def _refused(axis: str, size: int, name: str, split: int, program: Program, degr
 
 
 def divides(program: Program, tp: int) -> bool:
-    """Whether `tp` alone divides every axis that it would split."""
+    """Whether tensor parallelism of degree `tp` can split every axis that it applies to."""
     if any(_whole_heads(program, tp)):
         return False
     sizes = [n for source in _sources(program) for axis, n in _sizes(source) if axis == "mlp"]

@@ -1,4 +1,4 @@
-"""prune-tokens: limit each layer and its cache to the last tokens of a prompt."""
+"""prune-tokens: limit the tokens of a prompt that each layer and its cache process."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ from llmir.ir.tools.loops import iteration
 from llmir.ir.tools.pipeline import Pass
 
 _RUN = re.compile(r"\s*(\d{1,15})\s*(?:x\s*(\d{1,15})\s*)?")
-_MOST = 100_000  # layers, more than any model has
-_MASKS = ("causal", "window", "alibi")  # masks that depend on a key's distance, not on its position
+_MOST = 100_000  # more layers than any model has
+_MASKS = ("causal", "window", "alibi")  # masks that depend only on the distance between query and key
 
 
 @dataclass(frozen=True)
 class PruneTokens(Pass):
-    """Keep only the last tokens of a prompt in each layer, as stated by `layers=(1024x4, 512x4, …)`.
+    """Keep only the last tokens of a prompt in each layer, by `layers=(1024x4, 512x4, …)`.
 
-    The first count is the length of the prompt; later counts do not increase. The cache of a layer contains
-    the layer's part of the prompt, and all later tokens. Which tokens are kept does not affect the cost. This
-    pass keeps the last ones, so that positions and predictions stay valid. Run it before shard and stages.
+    `1024x4` means 1024 tokens in each of 4 layers. The first count is the length of the prompt, and later
+    counts do not increase. The cache of a layer contains the layer's part of the prompt and all tokens after
+    the prompt. The choice of tokens does not affect the cost. This pass keeps the last tokens, so that
+    positions and predictions stay valid. Run this pass before `shard` and `stages`.
     """
 
     name: ClassVar[str] = "prune-tokens"
@@ -46,9 +47,7 @@ class PruneTokens(Pass):
         object.__setattr__(self, "layers", f"({text})" if text else "")
 
     def __call__(self, program: Program) -> Program:
-        """Split the loops where the number of tokens changes, and set the smaller sizes; in decode, only
-        those of caches.
-        """
+        """Split loops where the number of tokens changes, and set the sizes; decode changes only caches."""
         counts, facts = _counts(self.layers), {**program.facts}
         self._check(program, counts)
         facts["prompt"] = counts[0]
@@ -58,7 +57,7 @@ class PruneTokens(Pass):
         return _PrunedProgram(program.replace(facts=facts, phases=others), counts, prompt=True).program
 
     def _check(self, program: Program, counts: tuple[int, ...]) -> None:
-        """PassError if the program does not have these layers, or if pruning would change its meaning."""
+        """Raise PassError if the program has other layers, or if the pass cannot prune its attention."""
         here = f"prune-tokens: {program.name}"
         if not counts:
             raise PassError("prune-tokens: layers: expected counts such as (1024x4, 512x4), got none")
@@ -82,7 +81,7 @@ class PruneTokens(Pass):
 
 
 def _counts(layers: str | Sequence[int | str]) -> tuple[int, ...]:
-    """The tokens of each layer."""
+    """The number of tokens in each layer."""
     if isinstance(layers, str):
         layers = [part for part in layers.strip().strip("()").split(",") if part.strip()]
     form = "counts by layer such as 1024x4,512x4"
@@ -100,9 +99,7 @@ def _counts(layers: str | Sequence[int | str]) -> tuple[int, ...]:
 
 
 class _PrunedProgram:
-    """A program in which loops are split where the number of tokens changes; for a `prompt`, or for a token
-    after it.
-    """
+    """A program with loops split where token counts change; for the `prompt`, or for a later token."""
 
     def __init__(self, program: Program, counts: tuple[int, ...], *, prompt: bool) -> None:
         self.before, self.counts, self.prompt = program, counts, prompt
@@ -122,7 +119,7 @@ class _PrunedProgram:
         self.b.copy_nodes(nodes, visit, self.now)
 
     def _cut(self, node: Node, loop: Loop, layers: Layers, operands: tuple[Value, ...]) -> tuple[Value, ...]:
-        """The results of a repeat after each piece; an iteration with two counts is unrolled."""
+        """Split a repeat by token count, and unroll an iteration with two counts; return the results."""
         size = self.before.depth(loop.body)
         starts = range(layers.first, layers.first + loop.times * size, size)
         of = [tuple(dict.fromkeys(self.counts[at : at + size])) for at in starts]
@@ -140,10 +137,10 @@ class _PrunedProgram:
                     given = self.b.apply(part, *taken, name=node.name)
                     operands = (*taken,)
                 operands = (*given, *operands[loop.carried :])
-        return operands[: loop.carried]  # and no more values are returned
+        return operands[: loop.carried]  # the results are the hidden states only
 
     def _kept(self, body: str, operands: tuple[Value, ...], count: int) -> tuple[Value, ...]:
-        """The last tokens of every input of a body that has tokens."""
+        """Cut each input of a body that has an axis of tokens to the last tokens."""
         due = [self._fewer(n, count).results[0] for n in self.before[body].inputs]
         return tuple(
             v if self.b.type(v) == type else self.b.last_tokens(v, count=count, name=f"keep_{count}")
@@ -151,9 +148,7 @@ class _PrunedProgram:
         )
 
     def _body(self, name: str, count: int) -> str:
-        """The name of a body for fewer tokens, which is built when it is first needed; for all tokens, the
-        original body.
-        """
+        """The name of the body for `count` tokens, built on first use; the original body for all tokens."""
         own = f"{name}_{count}"
         if count == self.counts[0]:
             return name
@@ -171,7 +166,7 @@ class _PrunedProgram:
         return own
 
     def _fewer(self, node: Node, count: int) -> Node:
-        """A source of a layer that processes `count` tokens of a prompt."""
+        """The source for a layer that processes `count` tokens of the prompt."""
         after: dict[str, Size] = {"C": Max.of(C - (self.counts[0] - count), 0)}
         after |= {"T": Min.of(T, count)} if self.prompt else {}
         type = node.results[0]

@@ -1,7 +1,8 @@
-"""quantize: other element types for weights, activations, caches and collectives.
+"""quantize: change the dtypes of weights, activations, caches and collectives.
 
-Types are chosen by role, and by module in a plan. `formats.py` contains the allowed dtypes, `modules.py` the
-plans, `retype.py` rebuilds a graph, and `collectives.py` converts the values that ranks send.
+Options choose dtypes by role, and a plan chooses them by module. `formats.py` contains the allowed dtypes,
+`modules.py` the plans, `retype.py` rebuilds a graph, and `collectives.py` converts the values that ranks
+send.
 """
 
 from __future__ import annotations
@@ -61,12 +62,12 @@ class Quantize(Pass):
             raise PassError(f"quantize: no kernel multiplies {both}; {rule}")
 
     def _asked(self, what: str) -> DType | None:
-        """The requested format of a role, if any."""
+        """The format that the options request for a role; None without a request."""
         name: str = getattr(self, what)
         return formats.format_of(what, name) if name else None
 
     def __call__(self, program: Program) -> Program:
-        """Set the dtype of each source, infer all others, and convert the payloads of collectives."""
+        """Set the dtype of each source, infer all other dtypes, and convert the payloads of collectives."""
         if self == Quantize():
             return program
         modules = Modules(self._entries())
@@ -117,7 +118,7 @@ class Quantize(Pass):
 
 
 class _Step:
-    """One run over the graphs of a program, with the requested formats and the matches."""
+    """One run of the pass over a program: the requested formats, and the modules that match."""
 
     def __init__(self, asked: Quantize, modules: Modules, model: DType) -> None:
         self.asked, self.modules, self.model = asked, modules, model
@@ -126,11 +127,11 @@ class _Step:
         stated = {what for what, name in roles.items() if name} | {e.role for e in modules.entries}
         self.retypes = bool(stated - {"collectives"})
         self.quantized = self.collectives = 0
-        self.widened: list[str] = []  # notes on weights that take more bits than before
-        self.able: set[str] = set()  # the roles that the option for all can change in some module
+        self.widened: list[str] = []  # notes on weights that need more bits than before
+        self.able: set[str] = set()  # roles that an option (not a plan) can change in at least one module
 
     def graph(self, graph: Graph) -> Graph:
-        """The graph with its new dtypes."""
+        """The graph with the new dtypes."""
         found = graph
         if self.retypes:
             found, quantized = retype_graph(graph, self._types(graph))
@@ -138,7 +139,7 @@ class _Step:
         return with_wire_type(found, lambda node: self._carried(found, node))
 
     def _given(self, role: str, names: set[str], known: list[str]) -> tuple[DType | None, Entry | None]:
-        """The requested format of a module, if any, and the entry of the plan that requests it."""
+        """The requested format of a module, if any, and the entry of the plan that requests the format."""
         entry = self.modules.said(role, names, known)
         if entry is None:
             return self.formats[role], None
@@ -168,7 +169,7 @@ class _Step:
         return Types(sources, products, wide)
 
     def _weight(self, graph: Graph, uses: Sequence[tuple[Node, int]], names: set[str]) -> DType | None:
-        """The new type of a weight, if it has one."""
+        """The new dtype of a weight; None if it stays unchanged."""
         given, entry = self._given("weights", names, short_names(user for user, _ in uses))
         roles = _matrix_roles(uses)
         general = self.formats["weights"]
@@ -182,7 +183,7 @@ class _Step:
         return given.laid(roles)
 
     def _widen(self, before: DType, given: DType, block: str) -> None:
-        """Note weights that already have low precision and need more bytes in the requested dtype."""
+        """Add a note on a low-precision weight that needs more bytes in the requested dtype."""
         if before.low and given.low and before.bits < given.bits:
             kept = f"a plan with `{block}: keep` leaves them"
             self.widened.append(
@@ -190,7 +191,7 @@ class _Step:
             )
 
     def _cache(self, graph: Graph, node: Node) -> DType | None:
-        """The new type of a cache, if it has one."""
+        """The new dtype of a cache; None if it stays unchanged."""
         self.able.add("kv")
         given, entry = self._given("kv", op_names(graph, node), short_names([node]))
         if given is None:
@@ -201,7 +202,7 @@ class _Step:
     def _activations(
         self, graph: Graph, node: Node, called: Mapping[str, set[str]], weights: Mapping[str, DType]
     ) -> DType | None:
-        """The low-precision dtype of a product's input, if any; without a request, it stays as it was."""
+        """The low-precision dtype of a product's input, if any; unchanged without a request."""
         matrices = [node.operands[slot].node for slot in node.op.matrices]
         own, known = op_names(graph, node), short_names([node])
         said = [self._given("activations", own | called.get(m, set()), known) for m in matrices]
@@ -217,7 +218,7 @@ class _Step:
         return given if given.low else None
 
     def _explicit(self, graph: Graph, node: Node, given: DType, weights: Mapping[str, DType]) -> DType | None:
-        """The format in a plan for one product, if hardware supports it."""
+        """The format that a plan requests for one product, if hardware supports this format."""
         if not given.low:
             model = self.formats["activations"]
             model = self.model if model is None or model.low else model
@@ -235,7 +236,7 @@ class _Step:
         return given
 
     def _carried(self, graph: Graph, node: Node) -> DType | None:
-        """The new dtype of the payload of a collective, if it changes."""
+        """The new dtype of a collective's payload; None if it stays unchanged."""
         self.collectives += 1
         first = graph[node.operands[0].node]
         while first.op.relays:
@@ -252,29 +253,23 @@ class _Step:
 
 
 def _matrix_roles(uses: Sequence[tuple[Node, int]]) -> str:
-    """The roles of a matrix's dimensions; "" if it is not a matrix. If it is used by a product and as a
-    table, the product counts.
-    """
+    """The roles of a weight's dimensions, preferably in a product; "" if no user treats it as a matrix."""
     uses = sorted(uses, key=lambda use: use[1] not in use[0].op.matrices)
     return next((roles for node, slot in uses if (roles := node.op.scale_roles(slot))), "")
 
 
 def _fits(given: DType, roles: str) -> bool:
-    """Whether a weight can have a dtype: scales and tf32 require a matrix, because only its dimensions have
-    roles.
-    """
+    """Whether a weight can have a dtype; scales and tf32 require a matrix with roles of dimensions."""
     return bool(roles) or not (given.low or given.name == "tf32")
 
 
 def _by_default(uses: Sequence[tuple[Node, int]]) -> bool:
-    """Whether all users are products in blocks that are quantized by default."""
+    """Whether all users of a weight are products in blocks that the pass quantizes by default."""
     return all(n.op.matrices and n.op.block not in formats.UNQUANTIZED_BLOCKS for n, _ in uses)
 
 
 def _model_type(program: Program) -> DType:
-    """The dtype of the hidden state, which is the dtype of the first floating-point value that is
-    computed.
-    """
+    """The dtype of the hidden state: the dtype of the first computed floating-point value."""
     graphs = [*(program[entry] for entry in program.entries), *program.graphs.values()]
     for graph in graphs:
         for node in graph.nodes:

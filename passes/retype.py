@@ -1,7 +1,7 @@
 """Rebuild a graph after its sources changed dtype: infer each op again and insert conversions.
 
-If a token is copied to experts or sent to other ranks, it is quantized once before that; a value with several
-users is also quantized only once.
+A token is quantized once, before copies go to experts or to other ranks. A value with several users is also
+quantized only once.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from . import formats
 
 @dataclass(frozen=True)
 class Types:
-    """The new dtypes by node: of weights and caches, and the low-precision dtype of each product's input, if
-    any.
+    """New dtypes by node: of weights and caches, and of the inputs of products.
 
-    `wide` maps each dtype of the model's arithmetic to its replacement.
+    The input of a product has an entry only if it has low precision. `wide` maps each dtype of the model's
+    arithmetic to its replacement.
     """
 
     held: Mapping[str, DType]
@@ -35,7 +35,7 @@ class Types:
 
 
 def retype_graph(graph: Graph, types: Types) -> tuple[Graph, frozenset[str]]:
-    """`graph` with these types, and the products that take quantized activations."""
+    """Rebuild a graph with these dtypes; also return the products with quantized activations."""
     walk = _Walk(graph, types)
     built = walk.run()
     if walk.quantized:
@@ -76,7 +76,7 @@ _QUANTIZE_FIRST = (
 
 
 def _shared(graph: Graph) -> Graph:
-    """One `quantize` for all users of the same value in the same dtype."""
+    """Merge `quantize` ops with equal operands and dtypes into one op."""
     first: dict[tuple[Value, str], Value] = {}
 
     def visit(_: Builder, node: Node, operands: Operands) -> tuple[Value, ...] | None:
@@ -90,22 +90,22 @@ def _shared(graph: Graph) -> Graph:
 
 
 def _quantizes(node: Node) -> bool:
-    """Whether it is a conversion that `quantize` inserts before or after an op."""
+    """Whether a node is a conversion that the pass `quantize` inserts before or after an op."""
     return node.op.converts and not node.op.relays
 
 
 class _Walk:
-    """One pass over a graph, along its schedule."""
+    """One walk through a graph in schedule order."""
 
     def __init__(self, graph: Graph, types: Types) -> None:
         self.old, self.types = graph, types
         self.new = Builder(graph.name)
         self.made: dict[tuple[Value, str], Value] = {}
-        self.names: set[str] = set()  # of conversions
+        self.names: set[str] = set()  # conversions
         self.quantized: set[str] = set()
 
     def run(self) -> Graph:
-        """The new graph, without conversions that are no longer needed."""
+        """The new graph, without conversions that have become unnecessary."""
         built = Builder.rebuild(self.old, self._visit, into=self.new)
         nodes, needed = [], {value.node for value in built.outputs}
         for node in reversed(built.nodes):
@@ -136,7 +136,7 @@ class _Walk:
         return made
 
     def _operand(self, op: Op, slot: int, operands: tuple[Value, ...]) -> Value:
-        """An operand in the dtype that the op requires."""
+        """The operand, converted to the dtype that the op requires."""
         value = operands[slot]
         if slot in op.copies.values():
             return self._unquantized(value)
@@ -148,7 +148,7 @@ class _Walk:
         return self.types.wide.get(dtype, dtype)
 
     def _product(self, node: Node, operands: tuple[Value, ...]) -> tuple[Value, ...]:
-        """The operands of a product; x is in low precision if the matrices are and this was requested."""
+        """The operands of a product; x has low precision if requested, and if the matrices have it."""
         x, wanted = self._unquantized(operands[0]), self.types.activations.get(node.name)
         matrices = [self.new.type(operands[slot]).dtype for slot in node.op.matrices]
         if wanted is None or not all(w.low and formats.multiplies(wanted, w) for w in matrices):
@@ -161,20 +161,18 @@ class _Walk:
         return (self._once(x, narrow), *operands[1:])
 
     def _widened(self, value: Value, like: Value) -> Value:
-        """The cache in the dtype of the other operand, because eager attention multiplies it in this
-        dtype.
-        """
+        """The cache, dequantized to the dtype of the other operand, in which eager attention multiplies."""
         value, to = self._undequantized(value), self.new.type(like).dtype
         if self.new.type(value).dtype == to:
             return value
         return self._once(value, Dequantize(to=to.name, block=self.new.node(value.node).op.block))
 
     def _unquantized(self, value: Value) -> Value:
-        """The value before an earlier pass quantized it."""
+        """The operand of the `quantize` that computed a value; the value itself without such an op."""
         return self._before(value) if self.new.type(value).dtype.low else value
 
     def _undequantized(self, value: Value) -> Value:
-        """The low-precision value before an earlier pass dequantized it."""
+        """The operand of the `dequantize` that computed a value; the value itself without such an op."""
         before = self._before(value)
         return before if self.new.type(before).dtype.low else value
 
@@ -183,7 +181,7 @@ class _Walk:
         return node.operands[0] if _quantizes(node) else value
 
     def _once(self, value: Value, op: Quantize | Dequantize) -> Value:
-        """The converted value; one conversion serves all users."""
+        """The converted value; all users share one conversion."""
         if (value, op.to) not in self.made:
             name = f"{op.opcode}_{value.node}"
             while name in self.old.users or name in self.names:

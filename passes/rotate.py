@@ -2,8 +2,8 @@
 
 Layers are bodies of loops, so the last add of one layer and the first norm of the next are in one graph only
 after the loop is rotated. The loop then carries the two summands instead of their sum, as the layers of vLLM,
-SGLang and TensorRT-LLM pass on `hidden_states` and `residual`. Before the first layer, one summand is zero;
-after the last layer, the add comes before the final norm.
+SGLang and TensorRT-LLM pass on `hidden_states` and `residual`. Before the first layer, one summand is zero.
+After the last layer, the add comes before the final norm.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from llmir.ir.tools.build import Builder, Operands, Replacement
 from llmir.ir.tools.loops import consistent, ending
 from llmir.ir.tools.pipeline import Pass
 
-FEW = 3  # Each layer moves one hidden state less; the additional sum moves three.
+FEW = 3  # Each layer transfers one hidden state less to or from memory; the additional sum transfers three.
 
 
 @dataclass(frozen=True)
 class Rotate(Pass):
-    """The final sum of a layer moves to the next layer, so that `fuse` can merge it with the norm there."""
+    """Move the final sum of a layer to the next layer, so that `fuse` can merge the sum and the norm."""
 
     name: ClassVar[str] = "rotate"
 
     def __call__(self, program: Program) -> Program:
-        """All bodies that end in a sum and begin with a norm, and the graphs that repeat them."""
+        """Rotate bodies that end in a sum and begin with a norm, and adapt the graphs that repeat them."""
         sums = _sums(program)
         inner = {name for name, g in program.graphs.items() if any(p.body in sums for p in g.loops.values())}
         if not inner:
@@ -43,7 +43,7 @@ class Rotate(Pass):
 
 
 def _sums(program: Program) -> dict[str, Node]:
-    """The bodies to rotate, and the final sum of each; only loops with enough iterations to benefit."""
+    """The bodies to rotate, with their final sums; only loops with enough iterations for a benefit."""
 
     def short(sums: dict[str, Node]) -> set[str]:
         found: set[str] = set()
@@ -57,7 +57,7 @@ def _sums(program: Program) -> dict[str, Node]:
 
 
 def _sum(program: Program, name: str, left: set[str]) -> Node | None:
-    """The final sum of the last layer of a body, if each of its layers can be rotated; otherwise None."""
+    """The final sum of a body's last layer; None unless each layer in the body can be rotated."""
     if name in left:
         return None
     graph = program[name]
@@ -79,15 +79,15 @@ def _sum(program: Program, name: str, left: set[str]) -> Node | None:
 
 
 class _RotatedGraph:
-    """A graph whose rotated layers return a pair of summands, which is added at the first use."""
+    """Rebuilds a graph whose rotated layers return a pair of summands; the sum is built on first use."""
 
     def __init__(self, graph: Graph, sums: dict[str, Node]) -> None:
         self.graph, self.sums = graph, sums
-        self.end = sums.get(graph.name)  # the sum that ends its last layer, if it is a body to rotate
+        self.end = sums.get(graph.name)  # the sum that ends the last layer of a body to rotate
         self.pairs: dict[Value, tuple[Value, Value]] = {}
 
     def done(self) -> Graph:
-        """The graph, rebuilt in order."""
+        """Rebuild the graph in schedule order."""
         return Builder.rebuild(self.graph, self._visit, self._outputs)
 
     def _visit(self, b: Builder, node: Node, operands: Operands) -> Sequence[Replacement] | None:
@@ -107,7 +107,7 @@ class _RotatedGraph:
         return [*self.pairs[self.graph.outputs[0]], *values[1:]] if self.end else values
 
     def _repeat(self, b: Builder, node: Node, loop: Loop, operands: Operands) -> Sequence[Replacement]:
-        """Layers that take and return a pair: the residual, and the value to add to it."""
+        """Rebuild a `repeat` whose layers take and return a pair: the residual, and its next summand."""
         last = self.sums[loop.body]
         if (pair := self.pairs.get(node.operands[0])) is None:
             pair = operands[0], b.zeros(operands[0], block=last.op.block)
@@ -116,6 +116,6 @@ class _RotatedGraph:
         return [self._pair(b, node, (residual, added), last), *others]
 
     def _pair(self, b: Builder, node: Node, pair: tuple[Value, Value], last: Node) -> Replacement:
-        """Replace the first result of a node by a pair, which is added at the first use of the sum."""
+        """Replace the first result of a node by a pair of summands; their sum is built on first use."""
         self.pairs[node.values[0]] = pair
         return lambda: b.apply(last.op, *pair, name=last.name)[0]

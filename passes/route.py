@@ -1,6 +1,4 @@
-"""route: set the routing law, which states how tokens choose experts and so determines the load of each
-rank.
-"""
+"""route: set the routing law, by which tokens choose experts; the law determines the load of each rank."""
 
 from __future__ import annotations
 
@@ -21,8 +19,8 @@ _NOTE = "routing: "
 class Route(Pass):
     """Set the routing law; work and memory are those of the busiest rank.
 
-    Options: skew, with which the popularity of experts falls as rank^-skew; or routing, the text of any law:
-    chance (the default), even, zipf:skew or zipf(skew), power_law:exponent, groups.
+    Options: skew (the popularity of the i-th most popular expert is i^-skew); or routing, the text of any
+    law: chance (the default), even, zipf:skew or zipf(skew), power_law:exponent, groups.
     """
 
     name: ClassVar[str] = "route"
@@ -63,9 +61,7 @@ class Route(Pass):
             raise PassError(f"route: {error}") from None
 
     def _graph(self, graph: Graph, by: Law) -> Graph:
-        """The graph with its types inferred again, because rows that are split by expert are now split
-        unevenly.
-        """
+        """Infer the types of a graph again, because the law changes how routed rows are split by expert."""
         if not any(node.op.routing for node in graph.nodes):
             return graph
 
@@ -78,5 +74,5 @@ class Route(Pass):
 
 
 def _instead(routing: str, by: Law) -> str:
-    """Another law for experts that are placed in the same way."""
+    """Replace a law, and keep the placement of experts."""
     return str(law(routing).instead(by))

@@ -1,10 +1,10 @@
 """shard: tensor, sequence, data and expert parallelism, by one plan and one walk through each graph.
 
 `plan.py` places weights, caches and inputs. The walk follows the equation of each op. If a rank cannot
-compute with the placements of the operands, or if a partial sum meets a nonlinear op, the walk inserts one
-collective: partial → replicated all_reduce, partial → split reduce_scatter, split → replicated all_gather,
-replicated → split slice. Megatron's pattern follows from this table. With redundant experts, weights are
-larger, and each token is sent to one copy of its expert.
+compute with the placements of the operands, or if an operand of a nonlinear op is a partial sum, the walk
+inserts one collective: partial → replicated all_reduce, partial → split reduce_scatter, split → replicated
+all_gather, replicated → split slice. For a transformer, this table gives the collectives of Megatron-LM. With
+redundant experts, weights are larger, and each token is sent to one copy of each chosen expert.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ _AXIS = "expert"
 def add_replicas(program: Program, redundant: int, ep: int) -> Program:
     """Add `redundant` experts to a program, to be sharded over `ep` ranks; PassError if it has no experts.
 
-    Loads decide which experts are copied; this choice affects only costs (`routing.replicas`).
+    The loads of experts determine which experts are copied. The choice affects only costs
+    (`routing.replicas`).
     """
     graphs = program.graphs.values()
     counts = {_count(node) for graph in graphs for node in graph.sources} - {0}
@@ -148,10 +149,11 @@ class Shard(Pass):
 
 
 class _ShardContext(NamedTuple):
-    """The facts of a program on which the sharding of a graph depends.
+    """The properties of a program that determine the sharding of a graph.
 
-    `outputs`: the source whose placement each output has, or None to leave it. In the `last` stage, outputs
-    are whole in all dimensions except batch. `takes`: for each repeat, the inputs of its body.
+    `outputs` contains, for each output, the source with the required placement, or None for any placement. In
+    the `last` stage, outputs are whole in all dimensions except batch. `takes` contains the inputs of the
+    body for each repeat.
     """
 
     outputs: tuple[Node | None, ...]
@@ -160,10 +162,10 @@ class _ShardContext(NamedTuple):
 
 
 def _around(program: Program, graph: Graph) -> _ShardContext:
-    """The context of a graph: outputs of a body are placed like its inputs, and outputs of a stage like the
-    inputs of the next stage.
+    """The context of a graph, which determines the placement of its outputs.
 
-    Additional results of a body are left as they are.
+    Outputs of a body are placed like its inputs, and outputs of a stage like the inputs of the next stage.
+    Additional results of a body may have any placement.
     """
     entries, name = program.entries, graph.name
     takes = tuple((loop.body, tuple(program[loop.body].inputs)) for loop in graph.loops.values())
@@ -180,20 +182,18 @@ def _around(program: Program, graph: Graph) -> _ShardContext:
 
 @lru_cache(maxsize=4096)
 def _sharded(graph: Graph, plan: ShardingPlan, around: _ShardContext) -> Graph:
-    """Shard one graph; bodies that programs share are walked once and remain one object."""
+    """Shard one graph; the result is cached, so that bodies that several programs share remain one object."""
     return _Walk(graph, plan, around).run()
 
 
 class _Walk:
-    """One graph, rebuilt with sources at the placement of the plan and collectives between ops that need
-    them.
-    """
+    """Rebuilds a graph with sources placed by the plan, and with collectives before ops that need them."""
 
     def __init__(self, graph: Graph, plan: ShardingPlan, around: _ShardContext) -> None:
         self.graph, self.plan, self.around, self.takes = graph, plan, around, dict(around.takes)
         self.b = Builder(graph.name)
         self.moved: dict[tuple[Value, Tensor], Value] = {}
-        self.gathered: set[Value] = set()  # values that were moved, in the form with whole tokens
+        self.gathered: set[Value] = set()  # values that were gathered over tokens
         self.stays: dict[Value, bool] = {}
 
     def run(self) -> Graph:
@@ -224,7 +224,7 @@ class _Walk:
         return self.b.apply(op, *placed, name=node.name)
 
     def _source(self, node: Node) -> Tensor:
-        """The placement of a source by the plan; axes that an op requires whole are not split."""
+        """Place a source by the plan, without splits of axes that an op requires whole."""
         type = self.plan.lay(node)
         if node.op.role != "weight" or not type.spread:
             return type
@@ -248,9 +248,7 @@ class _Walk:
         return self.place(new, self.plan.lay(source)) if source is not None else new
 
     def _wanted(self, op: Op, operands: tuple[Value, ...]) -> tuple[Tensor, ...]:
-        """The placements that the operands need: weights and caches stay where they are, and activations
-        move.
-        """
+        """The placements that an op needs of its operands; weights and caches never move."""
         types = tuple([self.b.type(v) for v in operands])
         if not any(type.spread for type in types):
             return types
@@ -259,7 +257,7 @@ class _Walk:
         return _together(op, types, fixed, self.plan.axes["batch"], tokens)
 
     def _fixed(self, value: Value) -> bool:
-        """Whether a value is a weight or in a cache, so that it cannot move."""
+        """Whether a value is a weight or a cache, which cannot move."""
         if value not in self.stays:
             node = self.b.node(value.node)
             slot = node.op.aliases.get(value.result)
@@ -268,9 +266,7 @@ class _Walk:
         return self.stays[value]
 
     def place(self, value: Value, target: Tensor) -> Value:
-        """Move a value to the placement of `target` with the collectives of the table, once for each
-        target.
-        """
+        """Move a value to the placement of `target` by collectives; the result is reused for later users."""
         type = self.b.type(value)
         if type == target:
             return value
@@ -307,19 +303,17 @@ class _Walk:
         return value
 
     def _rows(self, value: Value) -> tuple[Tensor, Placement]:
-        """The placement of tokens for routing, and how their rows are split, apart from expert-parallel
-        ranks.
-        """
+        """Token placement for routing, and the split of rows without expert parallelism."""
         type, shared = self.b.type(value), self.plan.axes["expert_mlp"]
         batch = tuple(a for a in type.placements[0] if a not in shared)
-        # Inner splits must be gathered first.
+        # Inner splits are gathered before outer splits.
         inner = type.tokens if batch == type.placements[0] and not set(type.tokens) & set(shared) else ()
         return type.laid((batch, (), ()), (), inner), (*batch, *inner)
 
     def _dispatch(self, name: str, op: Dispatch, operands: tuple[Value, ...]) -> tuple[Value, ...]:
-        """Gather tokens over the ranks that share experts, copy, and send rows to their experts."""
+        """Gather tokens over the ranks that share experts, copy them, and send the copies to the experts."""
         experts = self.plan.axes["expert"]
-        # With the placement of the choice, which weights the rows on return.
+        # Place tokens like the routing weights, which multiply the rows on return.
         target, split = self._rows(operands[1])
         how_laid = target.placements, (), target.tokens
         placed = [self.place(v, self.b.type(v).laid(*how_laid)) for v in operands]
@@ -349,9 +343,7 @@ class _Walk:
 def _together(
     op: Op, types: tuple[Tensor, ...], fixed: tuple[bool, ...], batch: Placement, over: Placement
 ) -> tuple[Tensor, ...]:
-    """The placements with which one rank can compute an op, if some operands are fixed; `over` may split
-    tokens.
-    """
+    """Placements with which a rank can compute an op; fixed operands stay, `over` may split tokens."""
     rule = op.equation(types)
     where: dict[str, Placement] = {}
     for term, type, stays in zip(rule.operands, types, fixed, strict=True):
@@ -364,7 +356,7 @@ def _together(
         for d, p in zip(term, () if stays else type.placements, strict=False):
             axis = d.axes[0]
             now = where.setdefault(axis, ())
-            # If operands differ, the placement of the operand with the most splits.
+            # If placements differ, the placement with the most splits applies.
             if axis not in bound | rule.whole and len(p) > len(now) and not (used - set(now)) & set(p):
                 where[axis] = p
                 used |= set(p)
@@ -381,7 +373,7 @@ def _target(
 ) -> Tensor:
     # A sum over the ranks that split tokens becomes a split over these ranks.
     partial = () if set(owed) & set(tokens) else owed
-    # A partial sum takes the residual's placement: its batch, and its tokens if the op can.
+    # A partial sum gets the batch axes of the residual, and its token axes if allowed.
     due = [a for a in type.partial if a not in (*partial, *placements[0])]
     placements = ((*placements[0], *(a for a in batch if a in due)), *placements[1:])
     return type.laid(placements, partial, tokens if len(type.shape) > 1 else ())
@@ -394,10 +386,10 @@ def _tokens(
     owed: list[Placement],
     over: Placement,
 ) -> Placement:
-    """The axes that can split the tokens of an op: all of `over`, or none."""
+    """The mesh axes that can split the tokens of an op: all of `over`, or none."""
     terms = rule.operands
     pair = tuple(d.axes[0] for d in terms[0][:2])
-    # A partial sum that passes through is completed later.
+    # A partial sum passes through a linear op, and a later op completes the sum.
     sums = [set(t.partial) - set(o) for t, o in zip(types, owed, strict=True)]
     arriving = any(t.tokens or set(over) <= s for t, s in zip(types, sums, strict=True))
     free = not any(set(p) & set(over) for p in where.values())

@@ -1,4 +1,4 @@
-"""slice-sends: between stages, each tensor-parallel rank sends one slice of a value that all of them have."""
+"""slice-sends: between stages, each tensor-parallel rank sends one slice of a replicated value."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from llmir.ir.tools.pipeline import Pass
 
 @dataclass(frozen=True)
 class SliceSends(Pass):
-    """Between stages, each tensor-parallel rank sends a slice of each replicated value, and the next stage
-    gathers the slices.
+    """Send one slice of each replicated value per tensor-parallel rank; the next stage gathers the slices.
 
-    vLLM and SGLang do this (`send_tensor_dict` of their `GroupCoordinator`): the network carries each value
-    once. If the ranks do not divide the size of a value, it is sent whole. Runs after `stages` and `shard`.
+    The network then transfers each value once, as in vLLM and SGLang (`GroupCoordinator.send_tensor_dict`).
+    If the number of ranks does not divide the size of a value, each rank sends the whole value. Run this pass
+    after `stages` and `shard`.
     """
 
     name: ClassVar[str] = "slice-sends"
 
     def __call__(self, program: Program) -> Program:
-        """Slice before each send, gather after each receive."""
+        """Insert a slice before each send, and a gather after each receive."""
         stages = [program[entry] for entry in program.entries]
         cuts: list[Mapping[int, Placement]] = [{}]
         for graph in stages[:-1]:

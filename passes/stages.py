@@ -1,4 +1,4 @@
-"""stages: pipeline parallelism, with one entry and one run of layers per stage."""
+"""stages: pipeline parallelism, with one entry graph and consecutive layers per stage."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from llmir.ir.core.program import Program
 from llmir.ir.tools.loops import PipelineCut, cut_sizes
 from llmir.ir.tools.pipeline import Pass, option
 
-_MOST = 10_000  # stages
+_MOST = 10_000  # most stages
 
 
 @dataclass(frozen=True)
 class Stages(Pass):
     """Split the layers over pipeline stages on separate ranks, connected by sends.
 
-    Options: pp, a number of nearly equal stages, or `layers=(30, 32, 32, 32)`; and micro_batches, the number
-    of parts of a step's batch. If the layers do not divide evenly, the stages just before the last get one
-    more each, as in vLLM, because the last stage also has the head. A tied embedding is on the first and on
-    the last stage.
+    Options: pp, the number of nearly equal stages, or `layers=(30, 32, 32, 32)`; and micro_batches, the
+    number of parts into which a step splits its batch. If the layers do not divide evenly, the stages just
+    before the last stage get one more layer each, as in vLLM, because the last stage also has the head. The
+    first and the last stage both store a tied embedding.
     """
 
     name: ClassVar[str] = "stages"
@@ -41,7 +41,7 @@ class Stages(Pass):
         object.__setattr__(self, "layers", f"({', '.join(map(str, sizes))})" if sizes else "")
 
     def __call__(self, program: Program) -> Program:
-        """Split the entry between layers."""
+        """Split the entry graph between layers."""
         sizes = _sizes(self.layers)
         if self.pp > 1 or sizes:
             program = _staged(program, cut_sizes(program, sizes or self.pp))
@@ -51,7 +51,7 @@ class Stages(Pass):
 
 
 def _sizes(layers: str | Sequence[int]) -> tuple[int, ...]:
-    """Layers of each stage, from `(3, 4)`, `3,4` or numbers."""
+    """Parse the layers of each stage from `(3, 4)`, `3,4` or a sequence of numbers."""
     if isinstance(layers, str):
         layers = [
             arguments.parse_field(n.strip()) for n in layers.strip().strip("()").split(",") if n.strip()

@@ -1,4 +1,4 @@
-"""unroll: write out the body of each `repeat`, one copy per iteration."""
+"""unroll: replace each `repeat` by one copy of its body per iteration."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from llmir.ir.tools.loops import iteration
 from llmir.ir.tools.pipeline import Pass
 from llmir.ir.tools.verify import MOST_OPS
 
-LONG = 50_000  # ops that take seconds to write out, and again in each pass that follows
+LONG = 50_000  # a number of ops whose unrolling takes seconds, as does each later pass
 LOG = logging.getLogger("llmir")
 
 
@@ -47,7 +47,7 @@ def _flatten(program: Program, graph: Graph) -> Graph:
             renamed.update(zip(node.values, given, strict=True))
 
     place(graph.nodes, program.iterations(graph, Layers()))
-    # Sources first, as everywhere.
+    # Sources come first, as in every graph.
     flat.sort(key=lambda n: not n.op.source)
     return Graph(graph.name, flat, (renamed.get(v, v) for v in graph.outputs))
 
@@ -56,13 +56,13 @@ def _flatten(program: Program, graph: Graph) -> Graph:
 class Unroll(Pass):
     """Unroll each entry into one flat graph, with unchanged costs.
 
-    Long work is announced on the logger `llmir`, at level info.
+    The pass announces long work on the logger `llmir`, at level info.
     """
 
     name: ClassVar[str] = "unroll"
 
     def __call__(self, program: Program) -> Program:
-        """Write out each entry."""
+        """Unroll each entry."""
         if not any(n.op.loop for g in program.graphs.values() for n in g.nodes):
             return program
         ops = sum(written_out(program, entry) for entry in program.entries)

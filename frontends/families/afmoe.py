@@ -18,13 +18,11 @@ _NORMS = ("input_layernorm", "post_attention_layernorm", "pre_mlp_layernorm", "p
 
 @family("AfmoeForCausalLM", "afmoe")
 def afmoe(config: Config) -> Decoder:
-    """AfmoeForCausalLM: gated attention in windows; each fourth layer attends to all keys and has no
-    positions.
-    """
+    """AfmoeForCausalLM: gated attention with windows; every fourth layer has no window and no positions."""
     config.spelled(n_routed_experts="num_experts", n_shared_experts="num_shared_experts")
     config.ignore(
         "load_balance_coeff", "use_grouped_mm"
-    )  # training only, and the implementation of equal sums
+    )  # fields for training only, or for the implementation of the same computation
     one = {"num_expert_groups": 1, "num_limited_groups": 1}
     config.fixed("another choice of experts than the class has", score_func="sigmoid", route_norm=True, **one)
     scale, correction = config.number("route_scale", 1.0), "mlp.expert_bias"

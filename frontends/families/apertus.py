@@ -16,9 +16,7 @@ _ROPE = Rope(12e6, "llama3", (8.0, 1.0, 4.0, 8192.0))  # for a config without th
 
 @family("ApertusForCausalLM", "apertus")
 def apertus(config: Config) -> Decoder:
-    """ApertusForCausalLM: an MLP without a gate, whose activation xIELU has two learned parameters; q and k
-    are normalized.
-    """
+    """ApertusForCausalLM: normalized q and k, and an MLP without a gate with the activation xIELU."""
     config.unmodelled("hidden_act", ("xielu",), "another activation")
     config.unmodelled("qk_norm", (None, True), "q and k that are not normalized")
     config.unmodelled("post_norm", (None, False), "norms behind sublayers")

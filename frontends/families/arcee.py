@@ -11,7 +11,7 @@ from llmir.frontends.layers.parts import activation, attention, decoder, layers,
 
 @family("ArceeForCausalLM", "arcee")
 def arcee(config: Config) -> Decoder:
-    """ArceeForCausalLM: llama with an MLP of squared ReLU that has no gate."""
+    """ArceeForCausalLM: Llama with an MLP without a gate, and with squared ReLU."""
     bias = config.flag("attention_bias", False)
     feed = mlp(
         config,

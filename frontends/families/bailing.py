@@ -1,4 +1,4 @@
-"""Ling and Ring, 1 and 2, read from the code in their checkpoints; that code is never run."""
+"""Ling and Ring, 1 and 2. The definitions follow the code in the checkpoints, which is never run."""
 
 from __future__ import annotations
 
@@ -40,9 +40,7 @@ def bailing(config: Config) -> Decoder:
 
 @family("BailingMoeV2ForCausalLM", "bailing_moe_v2")
 def bailing_2(config: Config) -> Decoder:
-    """Ling 2: experts chosen as in DeepSeek V3, normalized q and k, positions on a part of each head
-    (modeling_bailing_moe_v2.py).
-    """
+    """Ling 2: DeepSeek V3's routing, normalized q and k, partial rotation (modeling_bailing_moe_v2.py)."""
     drafts(config)
     config.spelled(scoring_func="score_function")
     config.fixed(

@@ -11,7 +11,7 @@ from llmir.frontends.layers.parts import activation, attention, decoder, layers,
 
 @family("BitNetForCausalLM", "bitnet")
 def bitnet(config: Config) -> Decoder:
-    """BitNetForCausalLM: llama with norms before the output projection and before the down projection."""
+    """BitNetForCausalLM: Llama with norms before the output projection and before the down projection."""
     mixer = attention(
         config,
         kv_default=5,

@@ -1,4 +1,4 @@
-"""ChatGLM 2 and 3, and GLM-4 in the form of the code in its checkpoints; that code is never run."""
+"""ChatGLM 2 and 3, and GLM-4 by the code in its checkpoints, which is never run."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ _NAMES = CheckpointNames(
 @family("ChatGLMForConditionalGeneration", "chatglm")
 @family("ChatGLMModel", "chatglm")
 def chatglm(config: Config) -> Decoder:
-    """ChatGLM: rotary positions on pairs of neighbors in half of a head; one tensor stores q, k and v, and
-    one stores gate and up.
-    """
+    """ChatGLM: rotation of neighboring pairs in half of each head; merged weights of q, k, v and gate, up."""
     config.spelled(num_hidden_layers="num_layers", vocab_size="padded_vocab_size", head_dim="kv_channels")
     config.spelled(intermediate_size="ffn_hidden_size", num_key_value_heads="multi_query_group_num")
     config.spelled(max_position_embeddings="seq_length", rms_norm_eps="layernorm_epsilon")
@@ -33,7 +31,7 @@ def chatglm(config: Config) -> Decoder:
         config.unmodelled(key, (None, False), "another ChatGLM than the published ones")
     config.unmodelled("quantization_bit", (None, 0), "ChatGLM's own quantization")
     config.unmodelled("pre_seq_len", (None,), "a learned prefix")
-    # A copy of the padded size, the implementation of the sums, and a learned prefix.
+    # A copy of the padded size, a choice of implementation, and the length of a learned prefix.
     config.ignore("vocab_size", "apply_query_key_layer_scaling", "fp32_residual_connection")
     config.ignore("prefix_projection")
     bias = config.flag("add_qkv_bias", False)

@@ -46,7 +46,7 @@ def _attention(config: Config, **how: Any) -> Attention:
 def _cohere(
     config: Config, architecture: str, pairs: Iterable[tuple[Attention, Mlp | Moe]], norm: Norm | None = None
 ) -> Decoder:
-    """Both sublayers read the same LayerNorm of the layer's input; logits are scaled."""
+    """Both sublayers read one LayerNorm of the layer's input; logits are scaled."""
     norm = norm or Norm(config.number("layer_norm_eps", 1e-5), "layer_norm")
     scale = config.number("logit_scale", 0.0625)
     stack = tuple(Layer(*pair, Norms(before_mlp=None), parallel=True) for pair in pairs)
@@ -74,7 +74,7 @@ def cohere2(config: Config) -> Decoder:
 
 @family("Cohere2MoeForCausalLM", "cohere2_moe")
 def cohere2_moe(config: Config) -> Decoder:
-    """Cohere2MoeForCausalLM: Cohere 2 with experts after some dense layers, all of which have positions."""
+    """Cohere2MoeForCausalLM: Cohere 2 with experts after dense layers, all of which have positions."""
     first, prefix = (
         config.integer("first_k_dense_replace", 0, minimum=0),
         config.integer("prefix_dense_sliding_window_pattern", 1),

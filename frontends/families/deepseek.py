@@ -1,4 +1,4 @@
-"""DeepSeek V2 and V3, and models of the same shape. Defaults for absent fields are transformers' own."""
+"""DeepSeek V2 and V3, and similar models. Defaults for absent fields are transformers' own."""
 
 from __future__ import annotations
 
@@ -44,9 +44,7 @@ def experts(
 
 
 def by_groups(config: Config, groups: int, kept: int, scale: float, module: str = "mlp") -> Routing:
-    """V3's routing: sigmoid scores with a bias; the choice is limited to the groups in which the two best
-    scores have the largest sums.
-    """
+    """V3's routing: sigmoid scores with a bias, and groups chosen by the sum of their two best scores."""
     config.unmodelled("scoring_func", (None, "sigmoid"), "another score of the router")
     config.unmodelled("topk_method", (None, "noaux_tc"), "another choice of experts")
     return Routing(
@@ -74,7 +72,7 @@ def by_type(config: Config, mixer: Sublayer, dense: Mlp, sparse: Moe, first: int
 def indexer(config: Config, heads: int, *, interleaved: bool = False) -> Indexer:
     """The selection of keys in all layers; `heads` is the default number of index heads."""
     config.every("layer_types", *("indexed_attention",) * layers(config))
-    config.integer("q_lora_rank", 1536)  # also of the indexer's queries, so null is not allowed
+    config.integer("q_lora_rank", 1536)  # the indexer also reads the latent, so null is not allowed
     sizes = (config.assumed("index_n_heads", heads), config.assumed("index_head_dim", 128))
     return Indexer(*sizes, config.assumed("index_topk", 2048), interleaved)
 
@@ -98,9 +96,7 @@ def deepseek_v2(config: Config) -> Decoder:
 
 @family("DeepseekV3ForCausalLM", "deepseek_v3", "kimi_k2")
 def deepseek_v3(config: Config) -> Decoder:
-    """DeepseekV3ForCausalLM: V3, V3.1, R1, Kimi-K2. The score of a group of experts is the sum of its two
-    best scores.
-    """
+    """DeepseekV3ForCausalLM: V3, V3.1, R1 and Kimi-K2, with V3's routing."""
     routing = by_groups(config, groups=8, kept=4, scale=2.5)
     pairs = config.flag("rope_interleave", True)
     mixer = latent(config, (1536, 512, 128, 64, 128), positions_default=4096, interleaved=pairs)
@@ -124,7 +120,7 @@ def deepseek_v32(config: Config) -> Decoder:
 
 @family("GlmMoeDsaForCausalLM", "glm_moe_dsa")
 def glm_moe_dsa(config: Config) -> Decoder:
-    """GlmMoeDsaForCausalLM, GLM-5: V3.2's layers, with rotation of neighboring pairs also in the indexer."""
+    """GlmMoeDsaForCausalLM, GLM-5: V3.2's layers; the indexer also rotates neighboring pairs."""
     _own_indexers(config)
     config.fixed("halves that are rotated", rope_interleave=True, indexer_rope_interleave=True)
     mixer = latent(config, (2048, 512, 192, 64, 256), positions_default=202752, interleaved=True)
@@ -137,12 +133,12 @@ def glm_moe_dsa(config: Config) -> Decoder:
 
 
 def _own_indexers(config: Config) -> None:
-    """An error for layers that use the keys which the indexer of another layer selected."""
+    """Raise ConfigError for layers that use the keys that another layer's indexer selected."""
     why = "keys that another layer's indexer chose"
     config.every("indexer_types", *("full",) * layers(config))
     config.unmodelled("index_topk_pattern", (None, "F" * layers(config)), why)
     config.unmodelled("index_topk_freq", (None, 0, 1), why)
-    config.ignore("index_skip_topk_offset")  # the first layer that skips
+    config.ignore("index_skip_topk_offset")  # the first layer without its own indexer
 
 
 @family("AXK1ForCausalLM", "axk1")

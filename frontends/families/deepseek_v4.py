@@ -23,7 +23,7 @@ _CALLED = CheckpointNames("embed", "layers.{layer}", "norm", "head")
 
 @family("DeepseekV4ForCausalLM", "deepseek_v4")
 def deepseek_v4(config: Config) -> Decoder:
-    """DeepseekV4ForCausalLM: compressed keys with a window, residual streams, experts by token id."""
+    """DeepseekV4ForCausalLM: compressed keys and a window, residual streams, experts by token id."""
     config.fixed("biases", attention_bias=False, mlp_bias=False)
     config.fixed("the class normalizes", norm_topk_prob=True)
     config.fixed("another activation", hidden_act="silu")
@@ -53,7 +53,7 @@ def _expert_dtype(config: Config) -> None:
 
 
 def _experts(config: Config) -> Moe:
-    """Experts that tokens choose by scores; the shared expert has the width of one."""
+    """Experts that tokens choose by scores, and a shared expert of the same width."""
     config.unmodelled("scoring_func", (None, *_SCORES), "another score of the router")
     config.unmodelled("topk_method", (None, "noaux_tc"), "another choice of experts")
     routing = Routing(

@@ -1,4 +1,4 @@
-"""DiT, by diffusers' class of the transformer. Defaults for absent fields are diffusers' own."""
+"""DiT, as the transformer class of diffusers. Defaults for absent fields are diffusers' own."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from llmir.ir.core.dtype import dtype
 
 @family("DiTTransformer2DModel", "dit")
 def dit(config: Config) -> Diffusion:
-    """DiTTransformer2DModel: a step of DiT, of one size of image."""
+    """DiTTransformer2DModel: one step of DiT for one image size."""
     config.unmodelled("norm_type", ("ada_norm_zero",), "another norm than adaLN-zero")
     config.unmodelled("norm_elementwise_affine", (False,), "norms with weights of their own")
     config.unmodelled("activation_fn", ("gelu-approximate",), "another activation")
-    config.ignore("dropout", "norm_num_groups", "upcast_attention")  # for training, unused by layers, a dtype
+    config.ignore("dropout", "norm_num_groups", "upcast_attention")  # for training, unused, a dtype
     heads, size = config.integer("num_attention_heads", 16), config.integer("attention_head_dim", 72)
     side, edge, channels = (
         config.integer(key, usual)
@@ -38,7 +38,7 @@ def dit(config: Config) -> Diffusion:
         patches=(edge // side) ** 2,
         side=side,
         channels=(channels, config.optional_integer("out_channels") or channels),
-        labels=config.integer("num_embeds_ada_norm", 1000) + 1,  # one more for no label
+        labels=config.integer("num_embeds_ada_norm", 1000) + 1,  # one additional label means no label
         mixer=Attention(heads, heads, size, None, out_bias=True, **of),
         mlp=Mlp(4 * hidden, True, "ff.net", matrices=("0.proj", "2"), activation="gelu_tanh"),
         eps=config.number("norm_eps", 1e-5),

@@ -11,7 +11,7 @@ from llmir.frontends.layers.parts import attention, decoder, interleaved, layers
 
 @family("Ernie4_5ForCausalLM", "ernie4_5")
 def ernie4_5(config: Config) -> Decoder:
-    """Ernie4_5ForCausalLM: one field for all biases, rotary positions on pairs of neighbors."""
+    """Ernie4_5ForCausalLM: one field for all biases, and rotation of neighboring pairs."""
     bias = config.flag("use_bias", False)
     mixer = attention(
         config,

@@ -18,8 +18,8 @@ _MIXER = {"positions_default": 131072, "kv_default": 4, "theta_default": 5e5}
 
 @family("Ernie4_5_MoeForCausalLM", "ernie4_5_moe")
 def ernie_moe(config: Config) -> Decoder:
-    """Ernie4_5_MoeForCausalLM: softmax routing with a learned bias; experts in a range of layers."""
-    config.ignore("moe_norm_min")  # the smallest sum of shares
+    """Ernie4_5_MoeForCausalLM: softmax routing with a learned bias, and experts in a range of layers."""
+    config.ignore("moe_norm_min")  # lower bound of the sum of routing weights
     bias, width = config.flag("use_bias", False), config.assumed("moe_intermediate_size", 1536)
     shared = width * config.integer("moe_num_shared_experts", 2, minimum=0)
     experts = Moe(
@@ -39,7 +39,7 @@ def ernie_moe(config: Config) -> Decoder:
 
 
 def _routed(config: Config) -> list[bool]:
-    """Whether each layer has experts: every n-th from the first to the last allowed; −1 means the end."""
+    """Whether each layer has experts: every n-th layer in a range of layers; −1 means the last layer."""
     count, step = layers(config), config.integer("moe_layer_interval", 1)
     first = config.integer("moe_layer_start_index", 1, minimum=0)
     last = config.integer("moe_layer_end_index", -1, minimum=-1)

@@ -25,9 +25,9 @@ from .deepseek import by_groups, experts
 
 
 def _mixers(config: Config) -> tuple[Attention, ...]:
-    """The attention of each layer: windows, except in each fourth layer, which then has no positions."""
+    """The attention of each layer: windows, except in every fourth layer, which then has no positions."""
     mask, pattern = window(config, 4096), "sliding_window_pattern"
-    if mask == "causal" or config.texts("layer_types"):  # the pattern has no effect, and may be "LLLG"
+    if mask == "causal" or config.texts("layer_types"):  # the pattern is unused; may be "LLLG"
         config.ignore(pattern)
         every = 0
     else:

@@ -33,24 +33,24 @@ TANH = "gelu_pytorch_tanh"
 
 
 def rounded(x: float, dtype: str) -> float:
-    """The nearest number of this dtype."""
+    """Round to the nearest number of this dtype."""
     fraction, exponent = frexp(x)
     return ldexp(round(ldexp(fraction, _MANTISSA[dtype])), exponent - _MANTISSA[dtype])
 
 
 def cap(config: Config, key: str, default: float) -> float:
-    """A soft cap; the default is the value of the class, and null means no cap."""
+    """Read a soft cap; null means no cap, and an absent field means the default of the class."""
     return (config.optional_number(key) or 0.0) if key in config else default
 
 
 def _scaled(config: Config, architecture: str, stack: tuple[LayerLike, ...], **differences: Any) -> Decoder:
-    """Embeddings are scaled by √hidden, rounded to the model's dtype; the head is tied to them."""
+    """Scale embeddings by √hidden, rounded to the model's dtype, and tie the head to the embeddings."""
     scale = rounded(config.integer("hidden_size") ** 0.5, config.dtype())
     return decoder(config, architecture, stack, tied_default=True, embedding_scale=scale, **differences)
 
 
 def _gemma(config: Config, architecture: str, stack: tuple[Layer, ...], **differences: Any) -> Decoder:
-    """With norms that store their weights minus 1."""
+    """Build a decoder with norms that store their weights minus 1."""
     norm = Norm(config.number("rms_norm_eps", 1e-6), offset=1.0)
     return _scaled(config, architecture, stack, norm=norm, **differences)
 
@@ -58,7 +58,7 @@ def _gemma(config: Config, architecture: str, stack: tuple[Layer, ...], **differ
 def by_layer(
     config: Config, architecture: str, stack: tuple[LayerLike, ...], size: int, **differences: Any
 ) -> Decoder:
-    """With plain norms, and `size` numbers of each token per layer, scaled by √size."""
+    """Build a decoder with plain norms and per-layer embeddings of `size`, scaled by √size."""
     rows = config.integer("vocab_size_per_layer_input", 262144)
     table = LayerTable(rows, len(stack), size, rounded(size**0.5, config.dtype())) if size else None
     return _scaled(config, architecture, stack, layer_table=table, **differences)
@@ -83,9 +83,9 @@ def _windows(
     norms: Norms = SANDWICH,
     **how: Any,
 ) -> Decoder:
-    """Norms around both sublayers unless `norms` differs, soft caps, windows except in each `every`-th layer.
+    """Build layers with norms around both sublayers, soft caps, and windows except in every `every`-th layer.
 
-    With `local`, layers with a window have their own rotary positions.
+    `norms` replaces the norms. With `local`, layers with a window have separate rotary positions.
     """
     names = ("attn_logit_softcapping", "final_logit_softcapping")
     scores, logits = (cap(config, name, default) for name, default in zip(names, caps, strict=True))
@@ -118,9 +118,7 @@ def vaultgemma(config: Config) -> Decoder:
 
 @family("Gemma3ForCausalLM", "gemma3_text")
 def gemma3(config: Config) -> Decoder:
-    """Gemma3ForCausalLM: one layer without a window after five with one, which have other positions; q and k
-    are normalized.
-    """
+    """Gemma3ForCausalLM: normalized q and k; every sixth layer has no window."""
     config.fill(num_attention_heads=8, num_key_value_heads=4, head_dim=256, vocab_size=262208)
     *_, size = heads(config, None, None)
     local, whole = ropes(config, (size, size), 131072, config.number("rope_local_base_freq", 1e4), 1e6)

@@ -19,7 +19,7 @@ from .gemma import SANDWICH, TANH, by_layer, cap
 
 @family("Gemma3nForCausalLM", "gemma3n_text")
 def gemma3n(config: Config) -> Decoder:
-    """Gemma3nForCausalLM: windows in all layers except each fifth; the first MLPs have sparse activations."""
+    """Gemma3nForCausalLM: windows except in every fifth layer; the first MLPs have sparse activations."""
     config.fill(num_attention_heads=8, num_key_value_heads=2, head_dim=256, vocab_size=262400)
     *_, size = heads(config, None, None)
     local, whole = ropes(config, (size, size), 32768, config.number("rope_local_base_freq", 1e4), 1e6)
@@ -47,9 +47,7 @@ def gemma3n(config: Config) -> Decoder:
 
 
 def _shares(config: Config) -> tuple[float, ...]:
-    """The share of suppressed activations by layer; the default applies to the first ten of more than ten
-    layers.
-    """
+    """The fraction of activations set to 0 by layer; by default, only the first ten layers have one."""
     key, count = "activation_sparsity_pattern", layers(config)
     found = tuple(0.95 if count > 10 and i < 10 else 0.0 for i in range(count))
     if config.fields.get(key) is not None:

@@ -1,6 +1,4 @@
-"""Gemma 4 (text): head sizes differ by kind of layer, later layers share keys, and experts run in parallel
-with MLPs.
-"""
+"""Gemma 4 (text): two head sizes, later layers that share keys, and experts in parallel with MLPs."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ _NORMS = ("pre_feedforward_layernorm", "post_feedforward_layernorm_1", "post_fee
 
 @family("Gemma4ForCausalLM", "gemma4_text")
 def gemma4(config: Config) -> Decoder:
-    """Gemma4ForCausalLM: one layer without a window after five with one; the last layer has no window."""
+    """Gemma4ForCausalLM: by default, every sixth layer and the last layer have no window."""
     config.fill(num_attention_heads=8, num_key_value_heads=4, head_dim=256, vocab_size=262144)
     config.unmodelled("use_bidirectional_attention", (None, "vision"), "attention to later tokens")
     last = layers(config) - 1
@@ -32,7 +30,7 @@ def gemma4(config: Config) -> Decoder:
     tail = PerLayer((config.optional_integer(key, 0) or 0) if key in config else 256, tanh, "layer_scalar")
     double = 2 if config.flag("use_double_wide_mlp", False) else 1
     experts = _experts(config, tanh) if config.flag("enable_moe_block", False) else None
-    config.ignore("num_experts", "top_k_experts", "moe_intermediate_size")  # act with the block alone
+    config.ignore("num_experts", "top_k_experts", "moe_intermediate_size")  # need experts
 
     def layer(mixer: Attention) -> Layer:
         mlp = Mlp(width * (double if mixer.borrows else 1), activation=tanh)
@@ -48,7 +46,7 @@ def gemma4(config: Config) -> Decoder:
 
 
 def _experts(config: Config, activation: str) -> Moe:
-    """The experts in parallel with the MLP of each layer, chosen by normalized hidden states."""
+    """The experts in parallel with each layer's MLP; the router reads normalized hidden states."""
     config.spelled(num_experts_per_tok="top_k_experts")
     experts = Moe(
         count=config.integer("num_experts"),

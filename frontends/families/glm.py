@@ -14,7 +14,7 @@ _EPS = 1.5625e-7
 
 
 def _attention(config: Config) -> Attention:
-    """Biases on q, k and v; rotary positions on neighboring pairs, on half of a head."""
+    """Attention with biases on q, k and v, and rotation of neighboring pairs in half of each head."""
     found = attention(
         config,
         positions_default=131072,

@@ -15,7 +15,7 @@ from .deepseek import by_groups, by_type, experts, stack
 
 @family("Glm4MoeForCausalLM", "glm4_moe")
 def glm_moe(config: Config) -> Decoder:
-    """Glm4MoeForCausalLM: DeepSeek V3's experts after attention with positions on half of a head."""
+    """Glm4MoeForCausalLM: DeepSeek V3's experts, and attention with positions on half of each head."""
     routing = by_groups(config, groups=1, kept=1, scale=1.0)
     mixer = attention(
         config,
@@ -36,7 +36,7 @@ def glm_moe(config: Config) -> Decoder:
 
 @family("Glm4MoeLiteForCausalLM", "glm4_moe_lite")
 def glm_moe_lite(config: Config) -> Decoder:
-    """Glm4MoeLiteForCausalLM, GLM-4.7-Flash: these experts with DeepSeek's latent attention."""
+    """Glm4MoeLiteForCausalLM, GLM-4.7-Flash: GLM's experts with DeepSeek's latent attention."""
     pairs = config.flag("rope_interleave", True)
     mixer = latent(config, (768, 512, 192, 64, 256), positions_default=202752, interleaved=pairs)
     sparse = experts(config, by_groups(config, groups=1, kept=1, scale=1.8), (64, 4, 1536, 1))
@@ -49,7 +49,7 @@ def glm_moe_lite(config: Config) -> Decoder:
 @family("SolarOpenForCausalLM", "solar_open")
 def solar_open(config: Config) -> Decoder:
     """SolarOpenForCausalLM: GLM's experts in all layers."""
-    config.ignore("intermediate_size")  # width of dense MLPs, which no layer has
+    config.ignore("intermediate_size")  # the width of dense MLPs, which do not occur
     mixer = attention(
         config,
         positions_default=131072,

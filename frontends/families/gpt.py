@@ -16,7 +16,7 @@ _NAMES = CheckpointNames("transformer.wte", "transformer.h.{layer}", "transforme
 
 
 def _spelled(config: Config, positions: int) -> int:
-    """The number of positions; also registers the field names of these classes."""
+    """Register the field names of these classes, and return the number of positions."""
     config.spelled(hidden_size="n_embd", num_attention_heads="n_head", num_hidden_layers="n_layer")
     config.spelled(intermediate_size="n_inner", hidden_act="activation_function")
     config.spelled(max_position_embeddings="n_positions")
@@ -24,7 +24,7 @@ def _spelled(config: Config, positions: int) -> int:
 
 
 def _mlp(config: Config, act: str, *matrices: str) -> Mlp:
-    """Two matrices with biases, four times as wide as the model unless stated."""
+    """An MLP of two matrices with biases; the default width is 4 · hidden."""
     wide = config.optional_integer("intermediate_size") or 4 * config.integer("hidden_size")
     return Mlp(wide, bias=True, matrices=matrices, activation=activation(config, default=act))
 
@@ -34,7 +34,7 @@ def _scale(config: Config) -> float | None:
 
 
 def _learned(config: Config, architecture: str, rows: int, mixer: Attention, mlp: Mlp) -> Decoder:
-    """A stack with a table of learned positions."""
+    """A decoder with a table of learned positions."""
     norm, table = layer_norm(config, "layer_norm_epsilon"), LearnedPositions("transformer.wpe", rows)
     stack = (Layer(mixer, mlp, Norms("ln_1", before_mlp="ln_2")),) * layers(config)
     how: dict[str, Any] = {"norm": norm, "names": _NAMES, "learned": table}
@@ -43,7 +43,7 @@ def _learned(config: Config, architecture: str, rows: int, mixer: Attention, mlp
 
 @family("GPT2LMHeadModel", "gpt2")
 def gpt2(config: Config) -> Decoder:
-    """GPT2LMHeadModel: matrices are stored as [in, out], q, k and v as one."""
+    """GPT2LMHeadModel: matrices are stored as [in, out], and one tensor stores q, k and v."""
     rows = _spelled(config, 1024)
     config.unmodelled("scale_attn_by_inverse_layer_idx", (False,), "scores scaled by the layer's number")
     names = ("c_attn[0]^T", "c_attn[1]^T", "c_attn[2]^T", "c_proj^T")
@@ -54,7 +54,7 @@ def gpt2(config: Config) -> Decoder:
 
 @family("GPTBigCodeForCausalLM", "gpt_bigcode")
 def gpt_bigcode(config: Config) -> Decoder:
-    """GPTBigCodeForCausalLM: one head of keys and values, unless `multi_query` is off."""
+    """GPTBigCodeForCausalLM: one key/value head, unless `multi_query` is off."""
     rows, act = _spelled(config, 1024), "gelu_pytorch_tanh"
     one, (count, *_) = config.flag("multi_query", True), heads(config, None, None)
     names = tuple(f"c_attn[{i}]" if one else f"c_attn[{i}/{count}]" for i in range(3))
@@ -65,7 +65,7 @@ def gpt_bigcode(config: Config) -> Decoder:
 
 @family("JAISLMHeadModel", "jais")
 def jais(config: Config) -> Decoder:
-    """JAISLMHeadModel, of own code (modeling_jais.py): GPT-2 with ALiBi and a gated MLP, scaled by muP."""
+    """JAISLMHeadModel: GPT-2 with ALiBi and a gated MLP, scaled by muP (modeling_jais.py in checkpoints)."""
     _spelled(config, 2048)
     config.unmodelled("position_embedding_type", ("alibi",), "learned positions")
     config.unmodelled("hidden_act", ("swiglu",), "an MLP without a gate")
@@ -84,7 +84,7 @@ def jais(config: Config) -> Decoder:
 
 
 def _rotary(config: Config, architecture: str, *projections: str) -> Decoder:
-    """Attention and MLP in parallel after one norm; the first elements are rotated as neighboring pairs."""
+    """Attention and MLP in parallel after one norm; neighboring pairs in part of each head rotate."""
     _spelled(config, 2048)
     norm, size = layer_norm(config, "layer_norm_epsilon"), heads(config, None, None)[-1]
     turned = config.integer("rotary_dim", 64, minimum=2, maximum=size)
@@ -105,5 +105,5 @@ def gptj(config: Config) -> Decoder:
 
 @family("CodeGenForCausalLM", "codegen")
 def codegen(config: Config) -> Decoder:
-    """CodeGenForCausalLM: GPT-J with projections stored for four TPUs, with q, v and k in each part."""
+    """CodeGenForCausalLM: GPT-J; each of four blocks in a tensor stores q, v and k."""
     return _rotary(config, "CodeGenForCausalLM", "qkv_proj[0/4]", "qkv_proj[2/4]", "qkv_proj[1/4]")

@@ -20,8 +20,8 @@ _YARN = {
 
 @family("GptOssForCausalLM", "gpt_oss")
 def gpt_oss(config: Config) -> Decoder:
-    """GptOssForCausalLM: sinks, a window in every second layer, biases in all linears, a clamped GLU."""
-    width, both = config.assumed("intermediate_size", 2880), "experts.gate_up_proj"  # columns in turn
+    """GptOssForCausalLM: sinks, windows in every second layer, biases everywhere, and a clamped GLU."""
+    width, both = config.assumed("intermediate_size", 2880), "experts.gate_up_proj"  # columns alternate
     config.ignore("initial_context_length", "experts_per_token")  # duplicates of other fields
     experts = moe(
         config,

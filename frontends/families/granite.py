@@ -24,15 +24,13 @@ def _scaled(
 
 
 def scored(config: Config, **how: Any) -> Attention:
-    """Attention with scores scaled by a separate field."""
+    """Attention whose score scale is a separate config field."""
     scale = config.number("attention_multiplier", 1.0)
     return attention(config, bias=config.flag("attention_bias", False), scale=scale, **how)
 
 
 def windowed(config: Config, mixer: Attention) -> tuple[Attention, ...]:
-    """The attention of each layer: sinks; windows, except in every fourth layer; and a base of positions,
-    where 0 means no positions.
-    """
+    """The attention of each layer, with sinks, and with windows except in every fourth layer."""
     count, own = layers(config), sliding_layers(config, lambda layer: layer % 4 > 0)
     stated = config.fields.get("layer_rope_theta") is not None
     config.ignore("layer_rope_theta")
@@ -50,7 +48,7 @@ def windowed(config: Config, mixer: Attention) -> tuple[Attention, ...]:
 
 @family("GraniteForCausalLM", "granite")
 def granite(config: Config) -> Decoder:
-    """GraniteForCausalLM: logits are divided by their scaling."""
+    """GraniteForCausalLM: logits are divided by `logits_scaling`."""
     logits = 1 / config.number("logits_scaling", 1.0)
     return _scaled(config, "GraniteForCausalLM", (scored(config),) * layers(config), Norms(), logits)
 
@@ -65,7 +63,7 @@ def granite_swa(config: Config) -> Decoder:
 
 @family("HyperCLOVAXForCausalLM", "hyperclovax")
 def hyperclovax(config: Config) -> Decoder:
-    """HyperCLOVAXForCausalLM: logits are multiplied by the scale, and there may be norms after sublayers."""
+    """HyperCLOVAXForCausalLM: logits are multiplied by the scale, and sublayers may end with a norm."""
     behind = Norms(after_mixer="post_norm1", after_mlp="post_norm2")
     norms = behind if config.flag("use_post_norm", True) else Norms()
     bias, scale = config.flag("attention_bias", False), config.optional_number("attention_multiplier")

@@ -1,4 +1,4 @@
-"""Granite 3 with experts, and with a shared one. Defaults for absent fields are transformers' own."""
+"""Granite 3 with experts, and with a shared expert. Defaults for absent fields are transformers' own."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def granite_moe(config: Config) -> Decoder:
 
 @family("GraniteMoeSharedForCausalLM", "granitemoeshared")
 def granite_moe_shared(config: Config) -> Decoder:
-    """GraniteMoeSharedForCausalLM: Granite MoE with a shared expert, if it has a width."""
+    """GraniteMoeSharedForCausalLM: Granite MoE with a shared expert, unless its width is 0."""
     return _granite(
         config, "GraniteMoeSharedForCausalLM", (scored(config),) * layers(config), _always(config)
     )
@@ -59,7 +59,7 @@ def shared(width: int) -> Mlp:
 
 
 def stacked(config: Config, count: int) -> Moe:
-    """Granite's experts, with weights that add up to one."""
+    """Granite's experts; the routing weights of a token add up to 1."""
     return Moe(
         count=count,
         chosen=config.assumed("num_experts_per_tok", 2),

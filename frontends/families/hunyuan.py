@@ -18,7 +18,7 @@ from .deepseek import experts
 
 
 def _mixer(config: Config) -> Attention:
-    """q and k are normalized after rotation, at positions that `alpha` may scale uniformly."""
+    """Attention with q and k normalized after rotation; `alpha` may scale the base of positions."""
     bias = config.flag("attention_bias", False)
     norms = ("query_layernorm", "key_layernorm")
     how: dict[str, Any] = {"qk_norm": "head", "qk_norms": norms, "norm_turned": True}
@@ -41,7 +41,7 @@ def hunyuan_dense(config: Config) -> Decoder:
 
 
 def _each(config: Config, key: str, default: int) -> int:
-    """A number, or a list with one equal number for each layer."""
+    """A number, which the config may also give as a list with an equal number per layer."""
     if not isinstance(config.fields.get(key), list | tuple):
         return config.assumed(key, default)
     first, *others = config.integers(key) or (0,)
@@ -71,7 +71,7 @@ def hunyuan_moe(config: Config) -> Decoder:
 def hy3(config: Config) -> Decoder:
     """HYV3ForCausalLM: sigmoid routing with a correction, a shared expert, and a dense first layer."""
     config.spelled(n_routed_experts="num_experts", n_shared_experts="num_shared_experts")
-    config.ignore("enable_moe_fp32_combine")  # how two summands are rounded
+    config.ignore("enable_moe_fp32_combine")  # the rounding of two summands
     bias, wide = config.flag("attention_bias", False), config.flag("mlp_bias", False)
     scale = config.number("router_scaling_factor", 2.826)
     routing = Routing("sigmoid", normalize=True, scale=scale, correction="mlp.expert_bias")

@@ -31,20 +31,18 @@ _NAMES = CheckpointNames(norm="model.final_layernorm")
 
 
 def _scan(config: Config, eps: float) -> Mamba2:
-    """Mamba-2 with the epsilon of the other norms, by default `eps`."""
+    """Mamba-2; its norm has the epsilon of the other norms, by default `eps`."""
     return mamba2(config, channels(config), eps=config.number("rms_norm_eps", eps), module="mamba")
 
 
 @family("BambaForCausalLM", "bamba")
 def bamba(config: Config) -> Decoder:
-    """BambaForCausalLM: Mamba-2; attention in the layers of `attn_layer_indices`, where half of a head is
-    rotated.
-    """
+    """BambaForCausalLM: Mamba-2, and attention with half-rotated heads in some layers."""
     bias = config.flag("attention_bias", False)
-    config.ignore("partial_rotary_factor")  # the class has a separate one
+    config.ignore("partial_rotary_factor")  # the class always has a separate head
     attends = attention(config, kv_default=8, share_default=0.5, qkv_bias=bias, out_bias=bias)
     config.unmodelled("attn_rotary_emb", (None, attends.head_dim // 2), "positions on another part of a head")
-    config.ignore("mamba_dt_rank")  # of Mamba 1
+    config.ignore("mamba_dt_rank")  # a field of Mamba 1
     keeps, chosen = _scan(config, 1e-5), config.integers("attn_layer_indices")
     wide = mlp(config, module="feed_forward", bias=config.flag("mlp_bias", False))
     count = layers(config)
@@ -88,10 +86,10 @@ def granite_hybrid(config: Config) -> Decoder:
 
 @family("FalconH1ForCausalLM", "falcon_h1")
 def falcon_h1(config: Config) -> Decoder:
-    """FalconH1ForCausalLM: Mamba-2 and attention in parallel, and multipliers between all parts."""
+    """FalconH1ForCausalLM: Mamba-2 and attention in parallel, with multipliers between all parts."""
     bias = config.flag("attention_bias", False)
     attends = attention(config, positions_default=8192, kv_default=8, qkv_bias=bias, out_bias=bias)
-    # Keys are scaled before they are cached; the scores are scaled equally.
+    # The class scales keys before it caches them; the same factor on scores gives the same result.
     scale = attends.head_dim**-0.5 * _factor(config, "key_multiplier")
     before = config.flag("mamba_norm_before_gate", True)
     inner = config.optional_integer("mamba_d_ssm") if "mamba_d_ssm" in config else 1024

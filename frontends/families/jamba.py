@@ -17,7 +17,7 @@ _MODULE = "feed_forward"
 
 @family("JambaForCausalLM", "jamba")
 def jamba(config: Config) -> Decoder:
-    """JambaForCausalLM: no rotary positions; the inputs of scans are normalized."""
+    """JambaForCausalLM: no rotary positions, and normalized inputs of scans."""
     keeps = mamba(config, norm=Norm(config.number("rms_norm_eps", 1e-6)), module="mamba")
     attends = attention(config, kv_default=8, rope=None)
     dense = Mlp(config.integer("intermediate_size"), module=_MODULE)
@@ -40,6 +40,6 @@ def jamba(config: Config) -> Decoder:
 
 
 def _period(config: Config, what: str, period: int, offset: int) -> range:
-    """The layers that have a certain part, given its period and offset."""
+    """The layers that have a part, given the period and the offset of this part."""
     step = config.integer(f"{what}_period", period)
     return range(config.integer(f"{what}_offset", offset, minimum=0), layers(config), step)

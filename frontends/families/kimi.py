@@ -50,7 +50,7 @@ def kimi_linear(config: Config) -> Decoder:
 
 
 def _usual(config: Config, linear: Config) -> Iterator[str]:
-    """The kinds of layers if `layer_types` is missing; the lists of layers start at 1."""
+    """The kinds of layers if `layer_types` is missing; other lists of layers number layers from 1."""
     count, (full, others) = layers(config), map(linear.integers, _LISTS)
     if not full and not others:
         full = tuple(range(5, count + 1, 4))

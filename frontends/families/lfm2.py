@@ -29,7 +29,7 @@ def lfm2(config: Config) -> Decoder:
 
 @family("Lfm2MoeForCausalLM", "lfm2_moe")
 def lfm2_moe(config: Config) -> Decoder:
-    """Lfm2MoeForCausalLM: experts with sigmoid routing, after the first layers."""
+    """Lfm2MoeForCausalLM: LFM2 with experts and sigmoid routing after the first layers."""
     correction = f"{_MODULE}.expert_bias" if config.flag("use_expert_bias", True) else ""
     normalize, scale = config.flag("norm_topk_prob", True), config.number("routed_scaling_factor", 1.0)
     experts = Moe(
@@ -48,7 +48,7 @@ def lfm2_moe(config: Config) -> Decoder:
 
 
 def _decoder(config: Config, architecture: str, usual: Iterable[str], mlps: Sequence[Sublayer]) -> Decoder:
-    """A decoder with mixers by `layer_types`, by default the `usual` ones."""
+    """A decoder with mixers by `layer_types`; the default is `usual`."""
     attends = attention(
         config,
         positions_default=128_000,
@@ -68,7 +68,7 @@ def _decoder(config: Config, architecture: str, usual: Iterable[str], mlps: Sequ
 
 
 def _width(config: Config) -> int:
-    """The width of the MLP: two thirds of the field, rounded up, unless `block_auto_adjust_ff_dim` is off."""
+    """The MLP width: 2/3 of the field, rounded up, unless `block_auto_adjust_ff_dim` is off."""
     width = config.integer("block_ff_dim", config.integer("intermediate_size", 12288))
     factor, step = config.number("block_ffn_dim_multiplier", 1.0), config.integer("block_multiple_of", 256)
     adjusted = -(-int(factor * int(2 * width / 3)) // step) * step

@@ -9,13 +9,13 @@ from llmir.frontends.layers.layer import Layer
 from llmir.frontends.layers.parts import attention, decoder, layers, mlp
 
 
-# transformers builds the class of Llama for configs of the last two types, and saves its name.
+# transformers builds the Llama class for configs of the last two types, and saves the Llama class name.
 @family("LlamaForCausalLM", "llama", "internlm3", "iquestcoder")
 @family("LLaMAForCausalLM", "llama")
 @family("Fairseq2LlamaForCausalLM", "llama")
 @family("IQuestCoderForCausalLM", "iquestcoder")
 def llama(config: Config) -> Decoder:
-    """LlamaForCausalLM. `attention_bias` is on all four projections."""
+    """LlamaForCausalLM. `attention_bias` adds biases to all four projections."""
     config.unmodelled("clip_qkv", (None,), "clipped q, k and v")
     bias = config.flag("attention_bias", False)
     mixer = attention(config, bias=bias)

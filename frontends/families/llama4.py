@@ -1,4 +1,4 @@
-"""Llama 4, its language model. Defaults for absent fields are transformers' own."""
+"""The language model of Llama 4. Defaults for absent fields are transformers' own."""
 
 from __future__ import annotations
 
@@ -19,10 +19,8 @@ _STACKED = ("experts.gate_up_proj[0]^T", "experts.gate_up_proj[1]^T", "experts.d
 
 @family("Llama4ForCausalLM", "llama4_text")
 def llama4(config: Config) -> Decoder:
-    """Llama4ForCausalLM: chunked attention with positions, and full attention without positions; inputs of
-    experts are scaled.
-    """
-    config.ignore("for_llm_compressor")  # read by a compression tool only
+    """Llama4ForCausalLM: chunked attention, full attention without positions, and scaled expert inputs."""
+    config.ignore("for_llm_compressor")  # only a compression tool reads this field
     width, count = config.assumed("intermediate_size", 8192), layers(config)
     shared = Mlp(width, module=f"{_MODULE}.shared_expert", block="shared_experts", prefix="shared_")
     how: dict[str, Any] = {"module": _MODULE, "router": "router", "matrices": _STACKED, "scaled_inputs": True}
@@ -36,9 +34,7 @@ def llama4(config: Config) -> Decoder:
 
 
 def _mixers(config: Config, count: int) -> list[Attention]:
-    """The attention of each layer: every n-th layer has no positions, and attends to all keys unless
-    `layer_types` is set.
-    """
+    """The attention of each layer: by default, every n-th layer has neither chunks nor positions."""
     bias, every = config.flag("attention_bias", False), config.integer("no_rope_layer_interval", 4)
     norm, sizes = (
         "bare" if config.flag("use_qk_norm", True) else "",

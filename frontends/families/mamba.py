@@ -31,21 +31,19 @@ def falcon_mamba(config: Config) -> Decoder:
 @family("Mamba2ForCausalLM", "mamba2")
 def mamba_2(config: Config) -> Decoder:
     """Mamba2ForCausalLM: each group of heads is normalized separately."""
-    config.ignore("time_step_rank")  # of Mamba 1; this class does not read it
+    config.ignore("time_step_rank")  # a field of Mamba 1, which this class does not read
     inner, eps = channels(config.spelled(**STANDALONE)), config.number("layer_norm_epsilon", 1e-5)
     mixer = mamba2(config, inner, size=64, groups=8, state=128, eps=eps)
     return _stack(config, "Mamba2ForCausalLM", mixer, tied=False)
 
 
 def _inner(config: Config) -> int:
-    """The number of channels of a scan; if a config also states `expand`, transformers uses
-    `intermediate_size`.
-    """
+    """The number of channels of a scan: `intermediate_size` if present, else by `expand`."""
     return config.integer("intermediate_size", channels(config.spelled(**STANDALONE)))
 
 
 def _stack(config: Config, architecture: str, mixer: Mamba | Mamba2, *, tied: bool) -> Decoder:
-    """A norm and a mixer in each layer, and no MLP."""
+    """A decoder whose layers have a norm and a mixer, and no MLP."""
     if activation(config) != "silu":
         raise config.error("hidden_act", "expected silu or swish, which scans are made for")
     layer = Layer(mixer, None, Norms("norm"))

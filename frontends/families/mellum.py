@@ -38,7 +38,7 @@ def mellum(config: Config) -> Decoder:
 
 @family("FlintForCausalLM", "flint")
 def flint(config: Config) -> Decoder:
-    """FlintForCausalLM: sinks. The first two layers, each fourth and the last have neither windows nor
+    """FlintForCausalLM: sinks; the first two, every fourth and the last layer have no window and no
     positions.
     """
     how: dict[str, Any] = {"positions_default": 262144, "kv_default": 4, "head_dim_default": 128}

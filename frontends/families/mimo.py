@@ -21,7 +21,7 @@ _KINDS = ("full_attention", "sliding_attention")
 
 @family("MiMoV2FlashForCausalLM", "mimo_v2_flash")
 def mimo_v2_flash(config: Config) -> Decoder:
-    """MiMoV2FlashForCausalLM: windows in all layers except the first and each sixth."""
+    """MiMoV2FlashForCausalLM: windows in all layers except the first and every sixth."""
     config.spelled(rms_norm_eps="layernorm_epsilon")
     count, mixers = layers(config), dict(zip(_KINDS, _mixers(config), strict=True))
     why = "another model than the class is"
@@ -38,7 +38,7 @@ def mimo_v2_flash(config: Config) -> Decoder:
 
 
 def _mixers(config: Config) -> tuple[Attention, Attention]:
-    """Layers without a window; layers with a window have sinks and twice the key heads. Values are scaled."""
+    """Attention without and with a window; windows come with sinks and twice the key heads."""
     count, groups, size = heads(config, 4, 192)
     if count % (2 * groups):
         fact = f"twice {groups} does not divide {count} attention heads"
@@ -52,6 +52,6 @@ def _mixers(config: Config) -> tuple[Attention, Attention]:
     how |= {"value_scale": (config.optional_number(scale) if scale in config else 0.707) or 1.0}
     full = attention(config, qkv_bias=config.flag("attention_bias", False), **how)
     seen = window(config, 129)
-    if past := config.optional_integer("sliding_window_size"):  # without the query itself
+    if past := config.optional_integer("sliding_window_size"):  # the field does not count the query's own key
         seen = f"window({past + 1})"
     return full, replace(full, kv_heads=2 * groups, rope=local, mask=seen, sinks="attention_sink_bias")

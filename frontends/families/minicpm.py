@@ -37,7 +37,7 @@ def minicpm3(config: Config) -> Decoder:
 
 @family("MiniCPMForCausalLM", "minicpm")
 def minicpm(config: Config) -> Decoder:
-    """MiniCPMForCausalLM, whose code is in the checkpoints: Llama's attention."""
+    """MiniCPMForCausalLM, by the code in its checkpoints: Llama's attention."""
     for key in ("scale_emb", "scale_depth", "dim_model_base"):
         config.number(key)
     bias = config.flag("attention_bias", False)
@@ -47,7 +47,7 @@ def minicpm(config: Config) -> Decoder:
 
 @family("YoutuForCausalLM", "youtu")
 def youtu(config: Config) -> Decoder:
-    """YoutuForCausalLM: DeepSeek V3's latent attention, dense."""
+    """YoutuForCausalLM: DeepSeek V3's latent attention with dense MLPs."""
     pairs = config.flag("rope_interleave", True)
     mixer = latent(config, (1536, 512, 128, 64, 128), positions_default=131072, interleaved=pairs)
     return decoder(
@@ -56,5 +56,5 @@ def youtu(config: Config) -> Decoder:
 
 
 def _scale(config: Config, key: str, default: float) -> float | None:
-    """A number; None for null."""
+    """Read a number; None for null."""
     return config.optional_number(key) if key in config else default

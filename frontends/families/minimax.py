@@ -20,14 +20,14 @@ _OLD = {"full_attn": "full_attention", "linear_attn": "linear_attention", "mlp":
 
 @family("MiniMaxForCausalLM", "minimax")
 def minimax(config: Config) -> Decoder:
-    """MiniMaxForCausalLM: lightning attention; residuals add the outputs of norms, with factors."""
+    """MiniMaxForCausalLM: lightning attention; the residual is the scaled output of each norm."""
     return _decoder(config, (_KINDS[(i + 1) % 2] for i in range(layers(config))))
 
 
 @family("MiniMaxM1ForCausalLM", "minimax_m1")
 @family("MiniMaxText01ForCausalLM", "minimax_text_01")
 def minimax_01(config: Config) -> Decoder:
-    """The model with the field names of the code in its checkpoints; positions on a part of each head."""
+    """The model with the field names of the code in its checkpoints, and with partially rotated heads."""
     for new, old in _OLD.items():
         config.spelled(**{f"{new}_{what}_factor": f"layernorm_{old}_{what}" for what in ("alpha", "beta")})
     if not config.flag("postnorm", False):
@@ -63,7 +63,7 @@ def _decoder(config: Config, usual: Iterable[str], **positions: Any) -> Decoder:
 
 
 def _factors(config: Config, kind: str) -> dict[str, Any]:
-    """The factors of the residual and of the outputs of mixer and MLP, which are equal."""
+    """The factors of the residual and of sublayer outputs, which must be equal for mixer and MLP."""
     mixer = kind.replace("attention", "attn")
     kept, added = (
         [config.number(f"{part}_{what}_factor", 1.0) for part in (mixer, "mlp")] for what in ("alpha", "beta")

@@ -12,7 +12,7 @@ from llmir.frontends.layers.mlp import Moe, Routing, expert_tensor_names
 from llmir.frontends.layers.parts import attention, check_chosen, decoder, either_field, layers
 
 MODULE = "block_sparse_moe"
-# Fields of MiniMax-01 in these configs, which the class does not read.
+# Fields of MiniMax-01 that these configs contain, but the class does not read.
 _UNREAD = [f"layernorm_{part}_beta" for part in ("full_attention", "linear_attention", "mlp")]
 _DRAFTS = "num_mtp_modules", "mtp_transformer_layers", "use_mtp"
 
@@ -20,9 +20,7 @@ _DRAFTS = "num_mtp_modules", "mtp_transformer_layers", "use_mtp"
 def experts(
     config: Config, count: int, chosen: int, width: int, *, scale: float = 1.0, **differences: Any
 ) -> Moe:
-    """Experts with sigmoid routing and a bias, with the defaults of a class; `differences` are fields of
-    `Moe`.
-    """
+    """Experts with sigmoid routing and a bias; the other arguments are defaults of a class."""
     found = Moe(
         count=either_field(config, "num_local_experts", "num_experts", count),
         chosen=config.assumed("num_experts_per_tok", chosen),

@@ -19,12 +19,12 @@ _KINDS = ("dense", "sparse")
 
 @family("MiniMaxM3VLForCausalLM", "minimax_m3_vl_text")
 def minimax_m3(config: Config) -> Decoder:
-    """MiniMaxM3VLForCausalLM: M2's experts and a shared one, and keys in blocks that an index selects."""
+    """MiniMaxM3VLForCausalLM: M2's experts, a shared expert, and blocks of keys that an index selects."""
     config.fixed("another score of the router", scoring_func="sigmoid")
     config.fixed("a choice without correction", use_routing_bias=True)
     config.fixed("another norm of q and k", qk_norm_type="per_head")
     config.fixed("norms that store their weights whole", use_gemma_norm=True)
-    config.ignore("hidden_act", "rotary_dim")  # the class reads neither
+    config.ignore("hidden_act", "rotary_dim")  # the class reads neither field
     if config.fields.get("use_mtp") or config.fields.get("num_nextn_predict_layers"):
         config.note("the multi-token-prediction layers are ignored")
     config.ignore("use_mtp", "num_mtp_modules", "mtp_transformer_layers", "num_nextn_predict_layers")

@@ -53,7 +53,7 @@ _YARN = {  # for a config without this field
 
 
 def _temper(config: Config, **stretch: float) -> Temper:
-    """The scaling of queries at late positions; `stretch` is the default of a class."""
+    """The scaling of queries at late positions; `stretch` is the class's default scaling of positions."""
     config.absent("rope_parameters", "rope_scaling")
     if "rope_scaling" not in config:
         config.fill(rope_parameters={**_YARN, **stretch})
@@ -65,7 +65,7 @@ def _temper(config: Config, **stretch: float) -> Temper:
 
 @family("Ministral3ForCausalLM", "ministral3")
 def ministral3(config: Config) -> Decoder:
-    """Ministral3ForCausalLM: positions stretched by yarn; the queries of late tokens are scaled up."""
+    """Ministral3ForCausalLM: positions scaled by YaRN; the queries of late tokens are scaled up."""
     temper = _temper(config)
     how: dict[str, Any] = {"positions_default": 262144, "kv_default": _KV_HEADS, "head_dim_default": 128}
     layer = Layer(attention(config, mask=window(config, None), temper=temper, **how), mlp(config))
@@ -74,9 +74,7 @@ def ministral3(config: Config) -> Decoder:
 
 @family("Mistral4ForCausalLM", "mistral4")
 def mistral4(config: Config) -> Decoder:
-    """Mistral4ForCausalLM: DeepSeek's latent attention, late queries that are scaled up, and softmax routing
-    of experts.
-    """
+    """Mistral4ForCausalLM: DeepSeek's latent attention with scaled late queries, and softmax routing."""
     temper = _temper(config, rope_theta=1e4, factor=128.0, original_max_position_embeddings=8192)
     how: dict[str, Any] = {"positions_default": 1048576, "interleaved": config.flag("rope_interleave", True)}
     mixer = replace(latent(config, (1024, 256, 64, 64, 128), whole=True, **how), temper=temper)
@@ -94,9 +92,7 @@ def mistral4(config: Config) -> Decoder:
 
 @family("MixtralForCausalLM", "mixtral")
 def mixtral(config: Config) -> Decoder:
-    """MixtralForCausalLM: experts in every layer; the expert weights of a token are normalized to a sum of
-    one.
-    """
+    """MixtralForCausalLM: experts in every layer; the routing weights of a token add up to 1."""
     named: dict[str, Any] = {"module": "block_sparse_moe", "matrices": expert_tensor_names("w1", "w3", "w2")}
     experts = moe(config, 8, 2, config.integer("intermediate_size"), **named)
     how: dict[str, Any] = {"positions_default": _POSITIONS, "kv_default": _KV_HEADS, "theta_default": 1e6}

@@ -13,7 +13,7 @@ from llmir.frontends.layers.mlp import Mlp, Moe, Routing
 from llmir.frontends.layers.parts import attention, decoder, layer_norm, layers
 
 _NAMES = CheckpointNames("transformer.wte", "transformer.blocks.{layer}", "transformer.norm_f")
-# Unmodeled values in addition to the modeled ones; for null, the class uses the first of each.
+# The accepted values of fields; for null, the class uses the first value.
 _FIXED = {
     "attn_type": ("multihead_attention",),
     "alibi": (True,),
@@ -37,7 +37,7 @@ def mpt(config: Config) -> Decoder:
     config.unmodelled("expansion_ratio", (4,), "an MLP of another width")
     clip, scale = own.optional_number("clip_qkv", zero=True) or 0.0, own.optional_number("softmax_scale")
     own.ignore("attn_impl", "dtype")
-    own.finish(INERT, NEUTRAL)  # transformers writes an object of the fields that all configs have
+    own.finish(INERT, NEUTRAL)  # transformers writes an object with the fields that all configs have
     # They have an effect in the code that the published configs name, not in the class.
     config.ignore(
         "embedding_fraction", "init_config", "init_device", "learned_pos_emb", "norm_type", "verbose"
@@ -60,7 +60,7 @@ def mpt(config: Config) -> Decoder:
 
 @family("DbrxForCausalLM", "dbrx")
 def dbrx(config: Config) -> Decoder:
-    """DbrxForCausalLM: experts in every layer, stored one below another; clipped q, k and v."""
+    """DbrxForCausalLM: clipped q, k and v, and experts in every layer; one tensor stacks their matrices."""
     config.spelled(hidden_size="d_model", num_attention_heads="n_heads", num_hidden_layers="n_layers")
     config.spelled(max_position_embeddings="max_seq_len")
     own, ffn = (config.nested(f"{of}_config") or Config({}, name=config.name) for of in ("attn", "ffn"))

@@ -12,7 +12,7 @@ from llmir.frontends.layers.parts import activation, attention, decoder, layers,
 
 @family("NemotronForCausalLM", "nemotron")
 def nemotron(config: Config) -> Decoder:
-    """NemotronForCausalLM: weights of norms are stored minus 1; squared ReLU; half of a head is rotated."""
+    """NemotronForCausalLM: norm weights stored minus 1, squared ReLU, and half-rotated heads."""
     bias = config.flag("attention_bias", False)
     mixer = attention(config, positions_default=4096, share_default=0.5, bias=bias)
     act, wide = activation(config, default="relu2"), config.flag("mlp_bias", False)

@@ -1,4 +1,4 @@
-"""Nemotron-H: a layer is Mamba-2, attention, an MLP or experts. Absent fields as in transformers."""
+"""Nemotron-H: each layer is Mamba-2, attention, an MLP or experts. Absent fields as in transformers."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ _OF_EXPERTS = (
 
 @family("NemotronHForCausalLM", "nemotron_h")
 def nemotron_h(config: Config) -> Decoder:
-    """NemotronHForCausalLM: no rotary positions; steps of scans are at least `time_step_min` long.
+    """NemotronHForCausalLM: no rotary positions; the steps of scans are at least `time_step_min`.
 
-    The class clips them only in prefill; here they are clipped in decode, too, as in training.
+    The class clips steps only in prefill. llmir also clips them in decode, as in training.
     """
     how: dict[str, Any] = {"activation": activation(config, "mlp_hidden_act", "relu2")}
     how |= {"bias": config.flag("mlp_bias", False), "matrices": _MATRICES}
@@ -52,7 +52,7 @@ def nemotron_h(config: Config) -> Decoder:
     attends = attention(config, kv_default=8, head_dim_default=128, rope=None, module="mixer")
     if "moe" in found:
         sparse = _experts(config, how)
-    else:  # transformers saves the fields of experts for models without experts too
+    else:  # transformers also saves the fields of experts for models without experts
         sparse = None
         config.ignore(*_OF_EXPERTS)
     drafts(config)

@@ -1,4 +1,4 @@
-"""GPT-NeoX, Pythia, Bloom, Falcon and Persimmon: q, k and v stored as one tensor, head by head.
+"""GPT-NeoX, Pythia, Bloom, Falcon and Persimmon: one tensor stores q, k and v head by head.
 
 Absent fields have the defaults of transformers.
 """
@@ -18,14 +18,14 @@ _WIDER = ("dense_h_to_4h", "dense_4h_to_h")
 
 
 def _by_head(blocks: int | str) -> tuple[str, str, str, str]:
-    """The names of the projections, interleaved in `blocks` blocks."""
+    """The checkpoint names of q, k and v, which one tensor interleaves in `blocks` blocks."""
     q, k, v = (f"query_key_value[{i}/{blocks}]" for i in range(3))
     return q, k, v, "dense"
 
 
 @family("GPTNeoXForCausalLM", "gpt_neox")
 def gpt_neox(config: Config) -> Decoder:
-    """GPTNeoXForCausalLM: parallel sublayers, each after its own norm; a quarter of a head is rotated."""
+    """GPTNeoXForCausalLM: parallel sublayers with separate norms; a quarter of each head is rotated."""
     config.spelled(partial_rotary_factor="rotary_pct", rope_theta="rotary_emb_base")
     bias, matrices = config.flag("attention_bias", True), _by_head(heads(config, None, None)[0])
     how: dict[str, Any] = {"module": "attention", "matrices": matrices, "bias": bias}
@@ -65,7 +65,7 @@ def bloom(config: Config) -> Decoder:
 def falcon(config: Config) -> Decoder:
     """FalconForCausalLM: 7B (one key/value head), 40B, 180B and 11B (`new_decoder_architecture`), RW (ALiBi).
 
-    ALiBi's slopes are scaled as the scores are.
+    ALiBi's slopes have the same scale as the scores.
     """
     old = "n_head_kv" in config.fields  # the code in the first checkpoints
     config.spelled(hidden_size="n_embed", num_key_value_heads="n_head_kv" if old else "num_kv_heads")
@@ -95,7 +95,7 @@ def falcon(config: Config) -> Decoder:
 
 @family("PersimmonForCausalLM", "persimmon")
 def persimmon(config: Config) -> Decoder:
-    """PersimmonForCausalLM: normalized q and k, squared ReLU, half of a head with positions."""
+    """PersimmonForCausalLM: normalized q and k, squared ReLU, and positions on half of each head."""
     norm, matrices = layer_norm(config, "layer_norm_eps"), _by_head(heads(config, None, None)[0])
     normed = "head" if config.flag("qk_layernorm", True) else ""
     how: dict[str, Any] = {"matrices": matrices, "bias": True, "qk_norm": normed}

@@ -27,7 +27,7 @@ from llmir.frontends.layers.rope import ropes
 
 @family("OlmoForCausalLM", "olmo")
 def olmo(config: Config) -> Decoder:
-    """OlmoForCausalLM: norms without weights, and q, k and v that may be clipped."""
+    """OlmoForCausalLM: norms without weights; q, k and v may be clipped."""
     bias, clip = config.flag("attention_bias", False), config.optional_number("clip_qkv") or 0.0
     layer = Layer(attention(config, bias=bias, clip=clip), mlp(config))
     norm = Norm(1e-5, "layer_norm", ())
@@ -35,13 +35,13 @@ def olmo(config: Config) -> Decoder:
 
 
 def _attention(config: Config, **how: Any) -> Attention:
-    """q is normalized over all heads, and so is k."""
+    """Attention with q and k normalized over all heads."""
     bias = config.flag("attention_bias", False)
     return attention(config, bias=bias, qk_norm="whole", **how)
 
 
 def _olmo(config: Config, architecture: str, mixers: tuple[Attention, ...], own: Sequence[int]) -> Decoder:
-    """Norms after sublayers instead of before them; `own` selects the mixer of each layer."""
+    """Build a decoder with norms after sublayers instead of before; `own` selects each layer's mixer."""
     feed = mlp(config)
     kinds = [Layer(mixer, feed, POST_NORMS) for mixer in mixers]
     return decoder(config, architecture, tuple(kinds[kind] for kind in own), eps_default=1e-5)
@@ -55,7 +55,7 @@ def olmo2(config: Config) -> Decoder:
 
 @family("Olmo3ForCausalLM", "olmo3")
 def olmo3(config: Config) -> Decoder:
-    """Olmo3ForCausalLM: windows except in each fourth layer; only these full layers have scaled positions."""
+    """Olmo3ForCausalLM: windows except in every fourth layer; only full layers have scaled positions."""
     *_, size = heads(config, None, None)
     local, whole = ropes(config, (size, size), 2048, 5e5, 5e5)
     full = _attention(config, rope=whole)

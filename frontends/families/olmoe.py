@@ -13,9 +13,7 @@ from llmir.frontends.layers.parts import attention, check_chosen, decoder, eithe
 
 
 def _layer(config: Config, experts: tuple[int, int, int], norms: Norms, **how: Any) -> Layer:
-    """q and k are normalized over all heads; `experts` contains the class's number of experts, the number
-    chosen, and their width.
-    """
+    """Layers with q and k normalized over all heads; `experts` are defaults: count, chosen, width."""
     bias, (count, chosen, width) = config.flag("attention_bias", False), experts
     routed = Moe(
         count=either_field(config, "num_experts", "num_local_experts", count),
@@ -37,6 +35,6 @@ def olmoe(config: Config) -> Decoder:
 
 @family("FlexOlmoForCausalLM", "flex_olmo")
 def flex_olmo(config: Config) -> Decoder:
-    """FlexOlmoForCausalLM: OLMo 2 with experts as MLPs."""
+    """FlexOlmoForCausalLM: OLMo 2 with experts instead of MLPs."""
     layer = _layer(config, (7, 5, 11008), POST_NORMS, theta_default=5e5)
     return decoder(config, "FlexOlmoForCausalLM", (layer,) * layers(config))

@@ -13,7 +13,7 @@ _POSITIONS = 4096
 
 @family("PhiForCausalLM", "phi")
 def phi(config: Config) -> Decoder:
-    """PhiForCausalLM: Phi-1, 1.5 and 2: parallel sublayers after one norm, half of a head with positions."""
+    """PhiForCausalLM: Phi-1, 1.5 and 2: parallel sublayers after one norm, positions on half of each head."""
     normed = "head" if config.flag("qk_layernorm", False) else ""
     mixer = attention(
         config,
@@ -32,7 +32,7 @@ def phi(config: Config) -> Decoder:
 
 @family("Phi3ForCausalLM", "phi3")
 def phi3(config: Config) -> Decoder:
-    """Phi3ForCausalLM: q, k and v, and gate and up, are stored as one tensor each."""
+    """Phi3ForCausalLM: one tensor stores q, k and v, and another stores gate and up."""
     mixer = attention(
         config,
         positions_default=_POSITIONS,

@@ -20,9 +20,9 @@ _POSITIONS, _THETA = 131072, 1e6
 @family("PhimoeForCausalLM", "phimoe")
 @family("PhiMoEForCausalLM", "phimoe")
 def phi_moe(config: Config) -> Decoder:
-    """PhimoeForCausalLM: LayerNorm, biases of attention, and two experts by the choice of SparseMixer."""
+    """PhimoeForCausalLM: LayerNorm, biases in attention, and two experts chosen by SparseMixer."""
     config.unmodelled("num_experts_per_tok", (2,), "another number of experts than SparseMixer's")
-    config.ignore("input_jitter_noise")  # in training only
+    config.ignore("input_jitter_noise")  # has an effect in training only
     routing = Routing(jitter=config.number("router_jitter_noise", 0.01))
     how: dict[str, Any] = {"module": "block_sparse_moe", "matrices": expert_tensor_names("w1", "w3", "w2")}
     experts = moe(config, 16, 2, config.integer("intermediate_size"), routing=routing, **how)
@@ -35,7 +35,7 @@ def phi_moe(config: Config) -> Decoder:
 
 
 def _rope(config: Config) -> Rope:
-    """Longrope with declared amplitudes, equal for short and long contexts."""
+    """LongRoPE; the config gives the amplitudes, which must be equal for short and long contexts."""
     *_, size = heads(config, 8, None)
     stated = config.nested("rope_scaling") or config.nested("rope_parameters")
     if stated is None or "short_mscale" not in stated:

@@ -17,14 +17,14 @@ _POSITIONS = 32768
 _KV_HEADS = 4  # of Qwen3 MoE
 
 
-# The defaults of transformers, which act where `use_sliding_window` is set.
+# The defaults of transformers, which apply if `use_sliding_window` is set.
 _WINDOW, _WINDOW_LAYERS = 4096, 28
 
 
 def _masks(config: Config, slides: Callable[[int, int], bool], *, typed: bool = True) -> tuple[str, ...]:
     """The mask of each layer with `use_sliding_window`: a window by `layer_types`, if the class reads it.
 
-    Otherwise `slides` decides, from the layer's number and `max_window_layers`.
+    Otherwise, `slides` decides from the layer number and `max_window_layers`.
     """
     own = window(config, _WINDOW, acts=config.flag("use_sliding_window", False))
     most = config.integer("max_window_layers", _WINDOW_LAYERS, minimum=0)
@@ -88,7 +88,7 @@ def experts_of(
     *,
     normalize: bool = False,
 ) -> Moe:
-    """The experts of a MoE model, with the class's defaults for absent fields."""
+    """Read the experts of a MoE model; absent fields have the class's defaults."""
     experts = Moe(
         count=either_field(config, "num_experts", "num_local_experts", count),
         chosen=config.assumed("num_experts_per_tok", chosen),
@@ -122,7 +122,7 @@ def qwen2_moe(config: Config) -> Decoder:
 
 @family("Qwen3MoeForCausalLM", "qwen3_moe")
 def qwen3_moe(config: Config) -> Decoder:
-    """Qwen3MoeForCausalLM: experts in every `decoder_sparse_step`-th layer, but `mlp_only_layers`."""
+    """Qwen3MoeForCausalLM: experts in every `decoder_sparse_step`-th layer, except in `mlp_only_layers`."""
     config.integer("num_key_value_heads", _KV_HEADS)  # null is not allowed in this family
     mlps = mlps_of(config, experts_of(config, 128, 8, 768))
     stack = _stack(_normed(config, _KV_HEADS), _masks(config, lambda i, most: True, typed=False), mlps)

@@ -1,4 +1,4 @@
-"""Qwen3-Next and Qwen3.5: delta nets, and gated attention in each fourth layer.
+"""Qwen3-Next and Qwen3.5: delta nets, and gated attention in every fourth layer.
 
 Absent fields have the defaults of transformers.
 """
@@ -28,7 +28,7 @@ _DRAFT = ("mtp.layers.0", "mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden",
 
 @family("Qwen3NextForCausalLM", "qwen3_next")
 def qwen3_next(config: Config) -> Decoder:
-    """Qwen3NextForCausalLM: the projections of a delta net are in two tensors, key head by key head."""
+    """Qwen3NextForCausalLM: two tensors store the projections of a delta net, ordered by key head."""
     mlps = mlps_of(config, _experts(config, 512, 10))
     return _decoder(config, "Qwen3NextForCausalLM", qwen_delta(config, ("qkvz", "ba"), by_head=True), mlps)
 
@@ -36,7 +36,7 @@ def qwen3_next(config: Config) -> Decoder:
 @family("Qwen3_5ForCausalLM", "qwen3_5_text")
 @family("Qwen3_5ForConditionalGeneration", "qwen3_5", "qwen3_5_text")
 def qwen3_5(config: Config) -> Decoder:
-    """Qwen3_5ForCausalLM: q, k and v of a delta net are in one tensor, and each gate has a separate one."""
+    """Qwen3_5ForCausalLM: one tensor stores a delta net's q, k and v, and each gate has a separate tensor."""
     mlps = [mlp(config)] * layers(config)
     return _later(config, "Qwen3_5ForCausalLM", mlps, 4)
 
@@ -44,16 +44,16 @@ def qwen3_5(config: Config) -> Decoder:
 @family("Qwen3_5MoeForCausalLM", "qwen3_5_moe_text")
 @family("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe", "qwen3_5_moe_text")
 def qwen3_5_moe(config: Config) -> Decoder:
-    """Qwen3_5MoeForCausalLM: Qwen3.5 with experts in every layer, with weights that add up to one."""
+    """Qwen3_5MoeForCausalLM: Qwen3.5 with experts in every layer; a token's routing weights add up to 1."""
     config.unmodelled("norm_topk_prob", (None, True), "weights of experts that do not add up to one")
     config.unmodelled("decoder_sparse_step", (None, 1), "dense layers between")
-    config.ignore("intermediate_size")  # of dense layers, which this model lacks
+    config.ignore("intermediate_size")  # the width of dense MLPs, which this model does not have
     mlps = [_experts(config, 256, 8)] * layers(config)
     return _later(config, "Qwen3_5MoeForCausalLM", mlps, 2)
 
 
 def _later(config: Config, architecture: str, mlps: Sequence[Sublayer], kv_heads: int) -> Decoder:
-    """Qwen3.5: some fields of its configs repeat the behavior of the classes."""
+    """Build Qwen3.5; some config fields only repeat the fixed behavior of the class."""
     config.unmodelled("mlp_only_layers", (None, []), "dense layers between")
     config.unmodelled("attn_output_gate", (None, True), "attention without a gate")
     config.unmodelled("mamba_ssm_dtype", (None, "float32"), "states of another type")
@@ -71,7 +71,7 @@ def _experts(config: Config, count: int, chosen: int) -> Moe:
 def _decoder(
     config: Config, architecture: str, keeps: DeltaNet, mlps: Sequence[Sublayer], kv_heads: int = 2
 ) -> Decoder:
-    """Norm weights are stored minus 1, except those after a delta net."""
+    """Build a decoder whose norms store weights minus 1, except the norms after delta nets."""
     bias = config.flag("attention_bias", False)
     attends = attention(
         config,

@@ -1,4 +1,4 @@
-"""Llama-like classes with code in their checkpoints, which is never run."""
+"""Llama-like classes that the code in their checkpoints defines; this code is never run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .deepseek import experts, stack
 
 
 def _same(config: Config, architecture: str, norm: Norm | None = None, **differences: Any) -> Decoder:
-    """A decoder of equal layers; `differences` are fields of their attention."""
+    """A decoder with equal layers; `differences` are fields of their attention."""
     layer = Layer(attention(config, **differences), mlp(config))
     return decoder(config, architecture, (layer,) * layers(config), norm=norm)
 
@@ -26,19 +26,19 @@ def _same(config: Config, architecture: str, norm: Norm | None = None, **differe
 @family("AquilaModel", "aquila")
 @family("XverseForCausalLM", "xverse")
 def aquila(config: Config) -> Decoder:
-    """Aquila, Xverse (its model.py is Llama's)."""
+    """Aquila and Xverse, whose model.py is equal to Llama's."""
     return _same(config, "AquilaForCausalLM")
 
 
 @family("InternLMForCausalLM", "internlm")
 def internlm(config: Config) -> Decoder:
-    """InternLM: biases on q, k, v and back (modeling_internlm.py)."""
+    """InternLM: biases on q, k, v and the output projection (modeling_internlm.py)."""
     return _same(config, "InternLMForCausalLM", bias=config.flag("bias", True))
 
 
 @family("PanguEmbeddedForCausalLM", "PanguEmbedded")
 def pangu(config: Config) -> Decoder:
-    """openPangu-Embedded: biases on q, k, v and back (modeling_openpangu_dense.py)."""
+    """openPangu-Embedded: biases on q, k, v and the output projection (modeling_openpangu_dense.py)."""
     return _same(config, "PanguEmbeddedForCausalLM", bias=config.flag("bias"))
 
 
@@ -52,10 +52,9 @@ def orion(config: Config) -> Decoder:
 @family("BaichuanForCausalLM", "baichuan")
 @family("BaiChuanForCausalLM", "baichuan")
 def baichuan(config: Config) -> Decoder:
-    """Baichuan and Baichuan 2: q, k and v are one tensor; ALiBi in models with a width other than 4096, as in
-    vLLM.
+    """Baichuan and Baichuan 2: one tensor for q, k and v; ALiBi unless the width is 4096, as in vLLM.
 
-    The head of Baichuan 2 is normalized when it is loaded.
+    Loading normalizes the weights of Baichuan 2's head.
     """
     config.ignore("model_max_length", "z_loss_weight")
     how: dict[str, Any] = {"matrices": ("W_pack[0]", "W_pack[1]", "W_pack[2]", "o_proj")}
@@ -65,7 +64,7 @@ def baichuan(config: Config) -> Decoder:
 
 @family("InternLM2ForCausalLM", "internlm2")
 def internlm2(config: Config) -> Decoder:
-    """InternLM 2 and 2.5: q, k and v are one tensor, by groups of heads (modeling_internlm2.py)."""
+    """InternLM 2 and 2.5: one tensor stores q, k and v by groups of heads (modeling_internlm2.py)."""
     bias, (_, groups, _) = config.flag("bias", True), heads(config, None, None)
     q, k, v = (f"wqkv[{i}/{groups}]" for i in range(3))
     how: dict[str, Any] = {"module": "attention", "matrices": (q, k, v, "wo")}
@@ -77,9 +76,9 @@ def internlm2(config: Config) -> Decoder:
 
 @family("InternLM3ForCausalLM", "internlm3")
 def internlm3(config: Config) -> Decoder:
-    """InternLM 3: biases on q, k and v, and on all that follows (modeling_internlm3.py).
+    """InternLM 3: biases on q, k and v, and on all later projections (modeling_internlm3.py).
 
-    transformers saves the two as `attention_bias` and `mlp_bias`.
+    transformers saves the two settings as `attention_bias` and `mlp_bias`.
     """
     config.spelled(qkv_bias="attention_bias", bias="mlp_bias")
     qkv, rest = config.flag("qkv_bias", False), config.flag("bias", False)
@@ -92,7 +91,7 @@ def mimo(config: Config) -> Decoder:
     """MiMo-7B: Qwen2's layers (modeling_mimo.py)."""
     drafts(config)
     config.unmodelled("attention_bias", (None, True), "q, k and v without biases")
-    config.ignore("sliding_window")  # disabled, as `use_sliding_window` must be
+    config.ignore("sliding_window")  # has no effect, because `use_sliding_window` must be off
     return _same(config, "MiMoForCausalLM", qkv_bias=True)
 
 
@@ -115,7 +114,7 @@ def exaone(config: Config) -> Decoder:
     """EXAONE 3 and 3.5: Llama under the names of GPT-2 (modeling_exaone.py)."""
     config.spelled(num_hidden_layers="num_layers", rms_norm_eps="layer_norm_epsilon")
     config.spelled(hidden_act="activation_function")
-    config.flag("tie_word_embeddings")  # its default changed
+    config.flag("tie_word_embeddings")  # the default of the class changed
     to = ("q_proj", "k_proj", "v_proj", "out_proj")
     own = mlp(config, matrices=("c_fc_0", "c_fc_1", "c_proj"))
     layer = Layer(attention(config, module="attn.attention", matrices=to), own, _LN)
@@ -124,13 +123,13 @@ def exaone(config: Config) -> Decoder:
 
 @family("QWenLMHeadModel", "qwen")
 def qwen(config: Config) -> Decoder:
-    """Qwen 1 up to its trained length: an MLP of half the width that it states (modeling_qwen.py)."""
+    """Qwen 1 up to its trained length; the MLP width is half of the field (modeling_qwen.py)."""
     config.spelled(head_dim="kv_channels", partial_rotary_factor="rotary_pct", rope_theta="rotary_emb_base")
     config.spelled(rms_norm_eps="layer_norm_epsilon")
     config.unmodelled("no_bias", (True,), "biases")
     config.unmodelled("scale_attn_weights", (True,), "scores that are not scaled")
-    config.ignore("bf16", "fp16", "fp32", "onnx_safe", "use_flash_attn")  # the implementation of the sums
-    config.ignore("use_dynamic_ntk", "use_logn_attn")  # past that length
+    config.ignore("bf16", "fp16", "fp32", "onnx_safe", "use_flash_attn")  # a choice of implementation
+    config.ignore("use_dynamic_ntk", "use_logn_attn")  # fields with an effect beyond the trained length
     to = ("c_attn[0]", "c_attn[1]", "c_attn[2]", "c_proj")
     own = mlp(config, matrices=("w2", "w1", "c_proj"))
     layer = Layer(
@@ -143,7 +142,7 @@ def qwen(config: Config) -> Decoder:
 
 @family("DeepseekForCausalLM", "deepseek")
 def deepseek(config: Config) -> Decoder:
-    """DeepSeek MoE: V2's experts after Llama's attention, dense layers first (modeling_deepseek.py)."""
+    """DeepSeek MoE: Llama's attention, and V2's experts after some dense layers (modeling_deepseek.py)."""
     bias = config.flag("attention_bias", False)
     mixer = attention(config, bias=bias)
     routed = experts(config, Routing(normalize=config.flag("norm_topk_prob", False)))

@@ -11,7 +11,7 @@ from llmir.frontends.layers.parts import attention, decoder, layers, mlp
 
 @family("SeedOssForCausalLM", "seed_oss")
 def seed_oss(config: Config) -> Decoder:
-    """SeedOssForCausalLM: llama with biases on q, k and v."""
+    """SeedOssForCausalLM: Llama with biases on q, k and v."""
     mixer = attention(
         config,
         positions_default=524288,

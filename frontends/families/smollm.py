@@ -22,7 +22,7 @@ from llmir.frontends.layers.parts import (
 
 @family("SmolLM3ForCausalLM", "smollm3")
 def smollm3(config: Config) -> Decoder:
-    """SmolLM3ForCausalLM: each fourth layer knows no positions; they alone may have a window."""
+    """SmolLM3ForCausalLM: every fourth layer has no positions, and only such layers may have a window."""
     bias = config.flag("attention_bias", False)
     how: dict[str, Any] = {"positions_default": 32768, "theta_default": 2e6, "kv_default": 4}
     mixer = attention(config, bias=bias, **how)

@@ -12,7 +12,7 @@ from llmir.frontends.layers.parts import attention, decoder, layer_norm, layers,
 @family("StableLmForCausalLM", "stablelm")
 @family("StableLMEpochForCausalLM", "stablelm_epoch")
 def stablelm(config: Config) -> Decoder:
-    """StableLmForCausalLM: LayerNorm, a quarter of a head with positions."""
+    """StableLmForCausalLM: LayerNorm, and positions on a quarter of each head."""
     config.spelled(layer_norm_eps="norm_eps", partial_rotary_factor="rope_pct")
     config.unmodelled("rotary_scaling_factor", (None, 1.0), "stretched positions")
     config.unmodelled("qk_layernorm", (None, False), "q and k normalized head by head, as in StableLM-2-12B")

@@ -11,7 +11,7 @@ from llmir.frontends.layers.parts import activation, attention, decoder, layer_n
 
 @family("Starcoder2ForCausalLM", "starcoder2")
 def starcoder2(config: Config) -> Decoder:
-    """Starcoder2ForCausalLM: LayerNorm, biases, an MLP without a gate, windows."""
+    """Starcoder2ForCausalLM: LayerNorm, biases, windows, and an MLP without a gate."""
     config.unmodelled("mlp_type", ("default",), "a gated MLP")
     config.unmodelled("norm_type", ("layer_norm",), "another norm")
     bias, seen = config.flag("use_bias", True), window(config, None)

@@ -26,11 +26,9 @@ _NORMS = Norms("mamba_decoder.input_layernorm")
 
 @family("Zamba2ForCausalLM", "zamba2")
 def zamba2(config: Config) -> Decoder:
-    """Zamba2ForCausalLM: Mamba-2, and in hybrid layers also the output of a few blocks that they share in
-    turn.
-    """
+    """Zamba2ForCausalLM: Mamba-2; hybrid layers also use one of a few shared blocks, in rotation."""
     inner = channels(config.spelled(**_SPELLED))
-    config.ignore("use_conv_bias", "use_mem_eff_path")  # the class has biases there, and only one form
+    config.ignore("use_conv_bias", "use_mem_eff_path")  # the class has these biases, and only one form
     least = config.number("time_step_min", 0.001)
     keeps = mamba2(config, inner, heads=8, state=64, least=least, module="mamba")
     found = kinds(config, _USUAL, *_MAMBA, *_HYBRID, "mamba")

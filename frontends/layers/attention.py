@@ -17,10 +17,10 @@ from .blocks import Blocks
 
 @dataclass(frozen=True)
 class BlockIndex:
-    """Select `top_k` blocks of `length` keys, always including the last `local` ones, by scores of heads of
-    `size`.
+    """Select `top_k` blocks of `length` keys by index scores; the last `local` blocks are always selected.
 
-    There is one head for each key/value head of the attention. The heads share separate keys.
+    The index has one head of `size` for each key/value head of the attention. All index heads share one set
+    of keys, which are separate from the attention's keys.
     """
 
     size: int
@@ -29,7 +29,7 @@ class BlockIndex:
     local: int = 1
 
     def build(self, blocks: Blocks, x: Value, module: str, how: dict[str, Any]) -> Value:
-        """The scores of all blocks, of hidden states; `how` queries and keys are rotated."""
+        """Compute the scores of all blocks from hidden states; `how` is the rotation of queries and keys."""
         b, at = blocks.b, blocks.sized(y=self.size)
         with b.block("indexer"):
             q = at.linear(x, "b t h", "h g y", "b t g y", "index_q", f"{module}.index_q_proj")
@@ -43,7 +43,7 @@ class BlockIndex:
             return scores
 
     def select(self, at: Blocks, scores: Value, index: Value) -> Value:
-        """The scores of the keys in these blocks only."""
+        """Attention scores, with −∞ for keys outside of the selected blocks."""
         how: dict[str, Any] = {"length": self.length, "top_k": self.top_k, "local": self.local}
         result: Value = at.b.select_blocks(scores, index, name="select", **how)
         return result
@@ -56,11 +56,10 @@ _KEPT = ("batch", "cached", "kv_heads", "head_dim")
 
 @dataclass(frozen=True)
 class Rope:
-    """Rotary positions: the base, the stretching beyond the trained length, and the rotated elements of a
-    head.
+    """Rotary positions: the base, the scaling beyond the trained length, and the rotated elements.
 
-    These are the first `size` elements, or with `last` the last ones, or all if `size` is 0; as two halves
-    or, with `interleaved`, as pairs of neighbors.
+    The first `size` elements of a head are rotated, or the last `size` elements with `last`, or all elements
+    if `size` is 0. A pair has one element of each half, or two neighbors with `interleaved`.
     """
 
     theta: float
@@ -85,23 +84,24 @@ class Attention:
     """Grouped-query attention over the cache, in eager form: scores are written to memory.
 
     - `scale`, `cap`, `clip`, `temper`: Scores are scaled by `scale`, by default 1/√head_dim, and soft-capped
-      unless `cap` is 0. q, k and v are clipped to ±`clip` unless it is 0, and a `temper` scales q by
+      unless `cap` is 0. q, k and v are clipped to ±`clip` unless `clip` is 0, and a `temper` scales q by
       position.
-    - `qk_norm`: The norm of q and k: one weight for each `head`, separate weights for the `heads`, the
-      `whole` projection (ranks gather it), a `pair` of whole projections (ranks sum the squares of q and k in
-      one collective), or no weight (`bare`). The norm is after the rotary positions if `norm_turned`.
-    - `gate`: The module of an output gate with a sigmoid. If it is the projection of q, each head's gate
-      follows its q.
-    - `out_norm`: The name of a norm over all heads before the projection back, "" for none.
-    - `module`, `matrices`, `qk_norms`: Names in checkpoints, of the attention, of the projections to q, k, v
-      and back, and of the norms.
-    - `sinks`: The name of a learned score per head that takes part in the softmax.
-    - `value_dim`, `bare_v`, `one_kv`: The head size of values if it differs from that of keys; whether values
-      are normalized without a weight; whether values are the keys before norm and positions.
-    - `lends`, `borrows`: The name under which keys and values are passed to later layers, and the name of
-      those that a layer without its own uses.
+    - `qk_norm`: The norm of q and k. `head`: per head, all heads share a weight. `heads`: per head, with
+      separate weights. `whole`: over the whole projection, which ranks gather. `pair`: over whole
+      projections, where ranks sum the squares of q and k in one collective. `bare`: per head, without a
+      weight. The norm comes after the rotation if `norm_turned`.
+    - `gate`: The module of a sigmoid output gate. If this module is the projection of q, each head's gate is
+      stored after the head's q.
+    - `out_norm`: The name of a norm over all heads before the output projection, "" for none.
+    - `module`, `matrices`, `qk_norms`: The checkpoint names of the attention, of the q, k, v and output
+      projections, and of the norms.
+    - `sinks`: The name of learned sinks: one score per head that contributes to the sum of the softmax.
+    - `value_dim`, `bare_v`, `one_kv`: The head size of values, if different from the head size of keys;
+      whether values are normalized without a weight; whether values are the keys before norm and rotation.
+    - `lends`, `borrows`: The name under which the layer passes keys and values to later layers; the name of
+      the keys and values of an earlier layer, which this layer uses instead of its own.
     - `given`: The axes of the hidden states.
-    - `mask`: With `full`, as in an encoder, there is no cache.
+    - `mask`: The attention mask. With `full`, as in an encoder, there is no cache.
     - `blocks`: The selection of blocks of keys, if any.
     """
 
@@ -137,13 +137,13 @@ class Attention:
 
     @property
     def sees(self) -> str:
-        """The name of the kind in configs: full, sliding, chunked or sparse."""
+        """The kind of attention, by its name in configs: full, sliding, chunked or sparse."""
         word = self.mask.partition("(")[0]
         return "sparse" if self.blocks else {"window": "sliding", "chunk": "chunked"}.get(word, "full")
 
     @property
     def kind(self) -> str:
-        """A name by mask, by absence of positions, and by use of another layer's keys."""
+        """A name for the mask, for the absence of positions, and for the use of another layer's keys."""
         words = (self.sees, "" if self.rope else "nope", "shared" if self.borrows else "")
         return "_".join(filter(None, words))
 
@@ -202,20 +202,20 @@ class Attention:
             return self._output(at, mixed, f"g r {m}", to_out)
 
     def _output(self, at: Blocks, mixed: Value, axes: str, param: str) -> Value:
-        """The heads, normalized if there is a norm, and projected back."""
+        """The output projection of the heads, which are normalized first if there is a norm."""
         if self.out_norm:
             mixed = at.norm(mixed, "out_norm", f"{self.module}.{self.out_norm}", axes, len(axes.split()))
         return at.linear(mixed, f"b t {axes}", f"{axes} h", "b t h", "o_proj", param, bias=self.out_bias)
 
     def _kept(self, at: Blocks, x: Value, name: str, size: int) -> Value:
-        """Keys or values of all previous and new tokens that a future token sees."""
+        """Append keys or values to the cache, and return the keys or values of previous and new tokens."""
         type = at.tensor(B, mask(self.mask).kept(C), self.kv_heads, size)
         cache = at.b.cache(type, name=f"{name}_cache", axes=_KEPT)
         result: Value = at.b.append(cache, x, name=f"append_{name}")
         return result
 
     def _shared(self, at: Blocks, k: Value | None, v: Value | None) -> tuple[Value, Value]:
-        """The layer's keys and values, which later layers may use, or those of an earlier layer."""
+        """The layer's own keys and values, which later layers may use, or those of an earlier layer."""
         if not (k and v):
             return at.beside[f"{self.borrows}_keys"], at.beside[f"{self.borrows}_values"]
         if self.lends:
@@ -224,12 +224,12 @@ class Attention:
         return k, v
 
     def _sinks(self, at: Blocks) -> list[Value]:
-        """The score of each head's sink, if there are sinks."""
+        """The sink of each head, as a list with one weight; empty without sinks."""
         with at.b.block("attention"):
             return [at.weight("g r", "sinks", f"{self.module}.{self.sinks}")] if self.sinks else []
 
     def _norm_pair(self, at: Blocks, q: Value, k: Value) -> tuple[Value, Value]:
-        """q and k, each normalized over all heads: ranks sum the squares of both at once."""
+        """Normalize q and k over all heads; ranks sum the squares of both in one collective."""
         with at.b.block("norm"):
             weights = [
                 at.weight(axes, f"{name}.weight", f"{self.module}.{param}.weight")
@@ -243,7 +243,7 @@ class Attention:
             return pair
 
     def _norm(self, at: Blocks, x: Value, name: str, param: str, axes: str) -> Value:
-        """q or k with these axes, normalized unless both are normalized as a pair."""
+        """Normalize q or k with these axes, unless q and k are normalized as a pair."""
         if self.qk_norm in ("", "pair"):
             return x
         if self.qk_norm == "bare":
@@ -254,7 +254,7 @@ class Attention:
         return at.norm(x, name, f"{self.module}.{param}", learned, over)
 
     def _bare(self, at: Blocks, x: Value, name: str) -> Value:
-        """Each head normed, without a weight."""
+        """Normalize each head without a weight."""
         with at.b.block("norm"):
             bare: Value = at.b.rms_norm(x, eps=at.normal.eps, name=name)
             return bare

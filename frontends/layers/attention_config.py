@@ -1,6 +1,6 @@
 """Readers of attention fields for kinds of attention that only some families have.
 
-- `compressed_attention`: keys compressed over tokens (DeepSeek-V4)
+- `compressed_attention`: several tokens compressed to one key (DeepSeek-V4)
 - `block_attention`: blocks of keys that an index selects (MiniMax-M3)
 - `latent`: multi-head latent attention, in the field names of DeepSeek
 - `kv_sharing`: the last layers read keys and values of earlier layers (Gemma 3n, Gemma 4)
@@ -28,15 +28,15 @@ _SLIDING, _SPARSE, _HEAVY = _COMPRESSED_LAYER_TYPES = (
     "compressed_sparse_attention",
     "heavily_compressed_attention",
 )
-_RATES = {_SPARSE: 4, _HEAVY: 128}  # tokens of an entry
+_RATES = {_SPARSE: 4, _HEAVY: 128}  # tokens per compressed entry
 _OLD = {_SPARSE: "compress_rate_csa", _HEAVY: "compress_rate_hca"}
 _BY_RATIO = {0: _SLIDING, **{rate: kind for kind, rate in _RATES.items()}}
 
 
 def compressed_attention(config: Config) -> list[CompressedAttention]:
-    """The attention of each layer, with the kinds in either spelling.
+    """The attention of each layer, in either spelling of the kinds of layers.
 
-    By default the first two layers are heavily compressed, and then every second one.
+    By default, the first two layers and then every second layer are heavily compressed.
     """
     count, ratios = layers(config), config.integers("compress_ratios")
     if ratios and (len(ratios) < count or not {*ratios} <= _BY_RATIO.keys()):
@@ -48,7 +48,7 @@ def compressed_attention(config: Config) -> list[CompressedAttention]:
 
 
 def _by_kind(config: Config) -> dict[str, CompressedAttention]:
-    """Attention of each kind of layer."""
+    """The attention by kind of layer."""
     config.unmodelled("num_key_value_heads", (None, 1), "more keys than one that all heads share")
     heads, size = config.assumed("num_attention_heads", 64), config.assumed("head_dim", 512)
     groups = config.assumed("o_groups", 8)
@@ -80,7 +80,7 @@ def _by_kind(config: Config) -> dict[str, CompressedAttention]:
 
 
 def _ropes(config: Config, size: int) -> tuple[Rope, Rope]:
-    """The rotary positions of layers with only a window, and of the other layers, which may be scaled."""
+    """Rotary positions of layers with only a window, and of other layers, where they may be scaled."""
     old = config.optional_integer("qk_rope_head_dim")
     share = old / size if old else 64 / 512
     share = config.optional_number("partial_rotary_factor") or share
@@ -104,7 +104,7 @@ def _ropes(config: Config, size: int) -> tuple[Rope, Rope]:
 
 _INDEX_LAYER_TYPES = ("full_attention", "minimax_m3_sparse")
 _OBJECT = "sparse_attention_config"
-# Inside this object, or next to it.
+# Config fields inside this object, or next to the object.
 _INDEX_SIZES = {
     "index_n_heads": ("sparse_num_index_heads", 4),
     "index_head_dim": ("sparse_index_dim", 128),
@@ -115,7 +115,7 @@ _INDEX_SIZES = {
 
 
 def block_attention(config: Config, mixer: Attention) -> list[Attention]:
-    """The attention of each layer, unchanged or over the blocks that an index selects, in either spelling."""
+    """The attention of each layer: over all keys, or over blocks that an index selects."""
     stated, none = config.nested(_OBJECT), (0,) * layers(config)
     places = stated.integers("sparse_attention_freq", none) if stated else none
     found = kinds(config, [_INDEX_LAYER_TYPES[bool(place)] for place in places], *_INDEX_LAYER_TYPES)
@@ -130,7 +130,7 @@ def block_attention(config: Config, mixer: Attention) -> list[Attention]:
 
 
 def _index(config: Config, stated: Config | None, kv_heads: int) -> BlockIndex:
-    """The selection of blocks; ConfigError if its heads are not the key heads."""
+    """Read the selection of blocks; ConfigError unless the index has one head per key head."""
     heads, size, length, top_k, local = (
         stated.integer(old, beside) if stated else beside
         for beside, old in (
@@ -163,11 +163,11 @@ def latent(
     interleaved: bool,
     whole: bool = False,
 ) -> LatentAttention:
-    """Read multi-head latent attention, with defaults of a class in the order of `_SIZES`.
+    """Read multi-head latent attention; the defaults of a class are in the order of `_SIZES`.
 
-    null means no latent for queries, and hidden / heads for the size of values. `head_dim` is the number of
-    rotary elements of a head. With `whole`, it is the number of all elements of a query head, and
-    `partial_rotary_factor` is the share of them that is rotary.
+    For queries, a latent size of null means no latent. For values, a head size of null means hidden / heads.
+    `head_dim` is the number of rotary elements of a head. With `whole`, `head_dim` is the number of all
+    elements of a query head, and `partial_rotary_factor` is the fraction of rotary elements.
     """
     heads, found = config.integer("num_attention_heads"), dict(zip(_LATENT_SIZES, defaults, strict=True))
     for key, default in found.items():
@@ -212,7 +212,7 @@ KINDS = SLIDING, FULL = ("sliding_attention", "full_attention")
 def kv_sharing(
     config: Config, full: Attention, sliding: Attention, types: tuple[str, ...], shared: int
 ) -> list[Attention]:
-    """The attention of each layer; the last ones (by default `shared`) use keys of earlier layers."""
+    """The attention of each layer; the last layers (by default `shared`) use keys of earlier layers."""
     key = "num_kv_shared_layers"
     shared = config.integer(key, shared, minimum=0, maximum=len(types))
     own = types[: len(types) - shared]
@@ -235,7 +235,7 @@ _ROPES = {
 
 
 def global_heads(config: Config, types: tuple[str, ...]) -> tuple[Attention, Attention]:
-    """The attention of full layers, with one projection for keys and values or two, and of window layers."""
+    """The attention of layers without a window, where keys may equal values, and with a window."""
     bias, one = config.flag("attention_bias", False), config.flag("attention_k_eq_v", False)
     count, kv, size = heads(config, None, None)
     wide, groups = _sizes(config, types, size, kv, apart=one)
@@ -251,7 +251,7 @@ def global_heads(config: Config, types: tuple[str, ...]) -> tuple[Attention, Att
 def _sizes(config: Config, types: tuple[str, ...], size: int, kv: int, *, apart: bool) -> tuple[int, int]:
     """The head size and key/value heads of layers without a window, in either spelling.
 
-    The separate number of heads has an effect if these layers are `apart`.
+    The separate number of heads applies only if these layers are `apart`.
     """
     key, stated = "per_layer_config", config.nested("per_layer_config")
     wide, groups = config.integer("global_head_dim", 512), config.optional_integer(_GROUPS)

@@ -1,10 +1,11 @@
-"""Weights, products and norms by the axes of an equation: the tools with which layers build ops.
+"""Builders of weights, products and norms, which layers use; equations name the axes of weights.
 
-An axis is a code of one or two letters, such as `h`. `AXES` gives its role, the only thing that sharding
-reads; docs/sharding.md explains the roles. `b` are sequences and `t` new tokens. Ops follow the order of
-transformers' eager code, so that live memory equals that of this code.
+An axis is a code of one or two letters, such as `h`. `AXES` gives the role of each axis. Sharding depends
+only on these roles, which docs/sharding.md explains. `b` are sequences and `t` new tokens. Ops have the order
+of transformers' eager code, so that live memory is also equal.
 
-`SideValues` are values that graphs pass on in addition to hidden states, such as keys that later layers read.
+`SideValues` are values that graphs exchange in addition to hidden states, such as keys that later layers
+read.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from llmir.ir.tools.build import Builder
 
 
 class Port(NamedTuple):
-    """The types of the inputs of a graph, and the logical names of their axes."""
+    """One input of a graph: its type, and the logical names of its axes."""
 
     type: Tensor
     axes: tuple[str, ...]
@@ -35,8 +36,8 @@ class Port(NamedTuple):
 class SideValues:
     """The named values of one graph.
 
-    A name without a value becomes an input of its `known` type. `handed` lists the values that other graphs
-    may use; all graphs of a model share `known`.
+    A name without a value in this graph becomes an input of the type in `known`, which all graphs of a model
+    share. `handed` contains the values that other graphs may use.
     """
 
     b: Builder
@@ -54,7 +55,7 @@ class SideValues:
         return self.values[name]
 
     def hand(self, name: str, value: Value, axes: tuple[str, ...]) -> None:
-        """Offer a value to other graphs; a later value replaces an earlier one."""
+        """Offer a value to other graphs under a name; a later value replaces an earlier value."""
         assert name not in self.taken, f"{name} of an iteration before"
         self.known[name] = Port(self.b.type(value), axes)
         self.values[name] = value
@@ -63,7 +64,7 @@ class SideValues:
 
 # --- Blocks ---
 
-# The role of each code in the terms of weights and states.
+# The role of each axis code in the equation terms of weights and states.
 AXES = {
     "h": "embed",
     "f": "mlp",
@@ -104,15 +105,14 @@ AXES = {
 
 
 def _place(param: str) -> tuple[str, str]:
-    """Split a parameter name into the module and its suffix for a piece or a transposition."""
+    """Split a parameter name into the module, and the suffix for a piece or a transposition."""
     module = re.split(r"[\[^]", param)[0]
     return module, param.removeprefix(module)
 
 
 @dataclass(frozen=True)
 class Norm:
-    """The normalization of a model: the op, the learned parameters (`weight`, `bias`, both or none), and
-    epsilon.
+    """A model's normalization: the op, the learned parameters (`weight`, `bias`, both, none), and epsilon.
 
     `offset` is added to the weight (Gemma stores the weight minus 1).
     """
@@ -123,7 +123,7 @@ class Norm:
     offset: float = 0.0
 
     def build(self, blocks: Blocks, x: Value, name: str, param: str, axes: str, over: int) -> Value:
-        """Normalize `x` over its last `over` axes; parameters with `axes` are stored under `param`."""
+        """Normalize `x` over its last `over` axes; parameters have `axes` and are stored under `param`."""
         learned = [blocks.weight(axes, f"{name}.{what}", f"{param}.{what}") for what in self.learns]
         how: dict[str, Any] = {"eps": self.eps, "over": over, "name": name}
         how |= {"offset": self.offset} if self.offset else {}
@@ -132,22 +132,22 @@ class Norm:
 
 
 class Blocks:
-    """The building blocks of one model on one builder: its dtype, its norm, and the lengths of axes.
+    """Builds the ops of one model: a builder with the model's dtype, its norm, and the lengths of its axes.
 
     `stem` is the prefix of parameter names, with `{layer}` and a final dot. `beside` are values that graphs
-    pass on in addition to hidden states. `adapters` maps modules to low-rank adapters that are added to their
-    products.
+    exchange in addition to hidden states. `adapters` maps modules to low-rank adapters, whose outputs are
+    added to the outputs of these modules.
     """
 
     def __init__(self, b: Builder, dtype: DType, normal: Norm, stem: str = "", **sizes: Size) -> None:
         self.b, self.dtype, self.normal, self.stem, self.sizes = b, dtype, normal, stem, sizes
         self.beside = SideValues(b, {})
-        self._made: dict[str, Value] = {}  # by name in a checkpoint
+        self._made: dict[str, Value] = {}  # created weights by checkpoint name
         self.adapters: Mapping[str, str] = {}
         self.lows: dict[tuple[Value, str], Value] = {}
 
     def sized(self, **sizes: Size) -> Blocks:
-        """These blocks with the lengths of more axes."""
+        """A copy with the lengths of more axes."""
         found = Blocks(self.b, self.dtype, self.normal, self.stem, **{**self.sizes, **sizes})
         found.beside, found._made = self.beside, self._made
         found.adapters, found.lows = self.adapters, self.lows
@@ -155,13 +155,13 @@ class Blocks:
 
     @property
     def hidden(self) -> int:
-        """The length of hidden states."""
+        """The size of the hidden states."""
         size = self.sizes["h"]
         assert isinstance(size, int)
         return size
 
     def tensor(self, *shape: Size, dtype: DType | None = None) -> Tensor:
-        """A tensor of the model's element type."""
+        """A tensor type with the model's dtype."""
         return Tensor(shape, dtype or self.dtype)
 
     def weight(
@@ -173,7 +173,7 @@ class Blocks:
         dtype: DType | None = None,
         buffer: bool = False,
     ) -> Value:
-        """A parameter, or a buffer, with the axes of an equation term such as `h g r d`; created once."""
+        """A parameter or buffer with the axes of an equation term such as `h g r d`, created on first use."""
         letters = axes.split()
         type = self.tensor(*(self.sizes[x.lower()] for x in letters), dtype=dtype)
         how: dict[str, Any] = {"name": name, "param": self.stem + param}
@@ -194,10 +194,10 @@ class Blocks:
         bias: bool = False,
         dtype: DType | None = None,
     ) -> Value:
-        """x · W (+ bias) by `term, weight -> out`. `param` is the module, and the bias has the axes of W
-        except x's.
+        """x · W (+ bias) by the equation `term, weight -> out`; `param` is the module.
 
-        `dtype` is the dtype of W if it differs.
+        The bias has the axes of W that x does not have. `dtype` is the dtype of W, if different from the
+        model's.
         """
         module, place = _place(param)
         stored = f"{module}.weight{place}", f"{module}.bias{place.removesuffix('^T')}"
@@ -210,7 +210,7 @@ class Blocks:
         return self._adapted(result, x, (term, weight, out), name, param)
 
     def _adapted(self, y: Value, x: Value, terms: tuple[str, str, str], name: str, param: str) -> Value:
-        """y, the product of x, plus the low-rank adapter of the module, if it has one (arXiv:2106.09685)."""
+        """Add the output of a module's low-rank adapter, if any, to its output y (arXiv:2106.09685)."""
         module, piece = _place(param)
         if not (adapter := self.adapters.get(module)):
             return y
@@ -236,9 +236,10 @@ class Blocks:
         *,
         bias: bool = False,
     ) -> list[Value]:
-        """x · W (+ bias) for weights that are stored one after another in `param`, given as axes by name.
+        """Several products of x; `param` stores the weights, given as axes by name, one after another.
 
-        The first axis of each weight is the last axis of x. The weights are interleaved in `blocks` blocks.
+        The first axis of each weight is the last axis of x. Storage interleaves the weights in `blocks`
+        blocks.
         """
         ins = next(iter(weights.values())).split()[0]
         outs = {part: axes.split(maxsplit=1)[1] for part, axes in weights.items()}
@@ -267,7 +268,7 @@ class Blocks:
         piece: int | None = None,
         block: str | None = None,
     ) -> Value:
-        """A short convolution over the channels of x; the last tokens are cached."""
+        """A short convolution of each channel of x over tokens; a cache stores the last tokens."""
         which = "" if piece is None else f"[{piece}]"
         weight = self.weight(f"{axes} w", f"{name}.weight", f"{param}.weight{which}")
         added = [self.weight(axes, f"{name}.bias", f"{param}.bias{which}")] if bias else []
@@ -277,7 +278,7 @@ class Blocks:
         return y
 
     def state(self, axes: str, name: str, sizes: Mapping[str, Size], dtype: DType) -> Value:
-        """A state of each sequence, zero before the first token; `sizes` override the lengths of axes."""
+        """A state per sequence, zero before the first token; `sizes` override the lengths of axes."""
         letters = axes.split()
         shape = (B, *({**self.sizes, **sizes}[x] for x in letters))
         named = ("batch", *(AXES[x] for x in letters))
@@ -296,14 +297,14 @@ class Blocks:
         return result
 
     def cap(self, x: Value, cap: float, name: str) -> Value:
-        """x capped softly; x itself where `cap` is 0."""
+        """Soft-cap x; return x itself if `cap` is 0."""
         if not cap:
             return x
         result: Value = self.b.soft_cap(x, cap=cap, name=name)
         return result
 
     def cast(self, x: Value, to: DType) -> Value:
-        """x in another element type; x itself if it has it."""
+        """x in another dtype; x itself if x already has this dtype."""
         if self.b.type(x).dtype == to:
             return x
         result: Value = self.b.cast(x, to=to.name)

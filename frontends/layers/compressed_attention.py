@@ -1,4 +1,4 @@
-"""Attention over a window and compressed keys, with low-rank queries and outputs (DeepSeek-V4)."""
+"""Attention over a window and over compressed keys, with low-rank queries and outputs (DeepSeek-V4)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from .blocks import Blocks
 
 @dataclass(frozen=True)
 class Compressor:
-    """Compress `stride` tokens to an entry of `size`: the gated mean of rows, normalized and rotated.
+    """Compress `stride` tokens to one entry of `size`: a gated mean of rows, normalized and rotated.
 
-    With two `series` of rows and gates, an entry also includes the tokens before its own tokens.
+    With two `series` of rows and gates, an entry also includes the tokens of the previous entry.
     """
 
     stride: int
@@ -28,9 +28,9 @@ class Compressor:
     rope: Rope
 
     def build(self, blocks: Blocks, x: Value, name: str, module: str) -> Value:
-        """All entries up to now.
+        """All entries of previous and new tokens.
 
-        The cache stores the entries, and the rows of tokens of incomplete entries.
+        One cache stores the entries, and another stores the rows of tokens in incomplete entries.
         """
         at, b = blocks.sized(w=self.stride, s=self.series, d=self.size), blocks.b
         whole = Entries(self.stride).kept(C)
@@ -58,12 +58,13 @@ class Compressor:
 
 @dataclass(frozen=True)
 class CompressedAttention:
-    """Attention over a window of tokens, with one vector per token as key and value of all heads.
+    """Attention over a window; one vector per token is both the key and the value of all heads.
 
-    Queries come from a latent. Each of the `groups` of heads projects its output through `out_rank` numbers.
-    With a `compressor`, a query also sees compressed entries: all of them, or the `top_k` that `index_heads`
-    select with separate entries of `index_size`. The last `rope.size` elements of keys and queries are
-    rotated, and the rotation is removed from the output.
+    Queries are projected from a latent. The output projection is low-rank: each of `groups` groups of heads
+    is projected to `out_rank` numbers first. With a `compressor`, a query also sees compressed entries: all
+    entries, or `top_k` entries. An index with `index_heads` heads and separate entries of `index_size`
+    selects these `top_k` entries. The last `rope.size` elements of keys and queries are rotated, and the
+    rotation is removed from the output.
     """
 
     block: ClassVar[str] = "attention"
@@ -83,7 +84,7 @@ class CompressedAttention:
 
     @property
     def kind(self) -> str:
-        """A name by the number of tokens per entry."""
+        """A name for the number of tokens per entry."""
         return f"compressed_{self.compressor.stride}" if self.compressor else "sliding"
 
     def build(self, blocks: Blocks, x: Value) -> Value:
@@ -125,7 +126,7 @@ class CompressedAttention:
         return result
 
     def _index(self, at: Blocks, x: Value, rows: Value, outer: Compressor) -> list[Value]:
-        """The scores of all entries, if a query sees some of them alone."""
+        """The index scores of all entries, if a query sees only some entries; otherwise none."""
         if not self.index_heads:
             return []
         b, module = at.b, f"{self.module}.indexer"

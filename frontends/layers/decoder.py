@@ -1,6 +1,6 @@
 """A decoder as a program: embedding, layers, final norm and head.
 
-Equal layers share one body. A repeating period of layers becomes a body of `repeat` ops.
+Equal layers share one body graph. A repeating sequence of layers becomes a body with nested `repeat` ops.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .layer import AlternatingUpdates, LayerLike, LayerTable, Times, fold
 
 
 class Body(NamedTuple):
-    """A layer or a period of layers: its graph, its additional inputs, and its additional outputs."""
+    """The body of a loop over a layer or a sequence of layers: its graph, additional inputs and outputs."""
 
     graph: Graph
     takes: tuple[str, ...]
@@ -32,9 +32,9 @@ class Body(NamedTuple):
 
 
 class LayerStack:
-    """The layers of a model; bodies are built when they are first repeated.
+    """Builds the layers of a model; each body is built when a loop first uses the body.
 
-    `stem` is the name of a layer in checkpoints, and `normal` the norm of all layers.
+    `stem` is the checkpoint name of a layer, and `normal` is the norm that all layers use.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class LayerStack:
         numbers: dict[tuple[LayerLike, Hashable], int] = {}
         known: dict[
             tuple[int, Hashable], int
-        ] = {}  # most layers are one object, which needs no hash to recognize
+        ] = {}  # equal layers are mostly one object, so comparison by identity avoids most hashes
         for layer, apart in layers:
             if (id(layer), apart) not in known:
                 known[id(layer), apart] = numbers.setdefault((layer, apart), len(numbers))
@@ -59,7 +59,7 @@ class LayerStack:
         return {name: body.graph for name, body in self._made.items()}
 
     def build(self, beside: SideValues, x: Value, axes: tuple[str, ...] = ("batch", "seq", "embed")) -> Value:
-        """The output of the last layer, for hidden states with these axes."""
+        """Build all layers, and return the output of the last layer; the hidden states have these axes."""
         self._port = Port(beside.b.type(x), axes)
         return self._repeats(beside, x, fold(self._pattern))
 
@@ -78,7 +78,7 @@ class LayerStack:
         return x
 
     def _name(self, of: int | tuple[Times, ...]) -> str:
-        """The name of the body of a layer or period."""
+        """The name of the body for a layer or a repeating sequence of layers."""
         if of not in self._names:
             periods = sum(isinstance(known, tuple) for known in self._names)
             self._names[of] = f"period_{periods + 1}" if periods else "period"
@@ -98,7 +98,7 @@ class LayerStack:
 
 
 def _names(layers: Sequence[LayerLike]) -> list[str]:
-    """The names of the bodies of each kind of layer: by its parts, with a number if needed."""
+    """A body name for each kind of layer: the kinds of its parts, with a number if names are equal."""
     parts = list(zip(*(layer.kinds for layer in layers), strict=True))
     names, count = [], Counter[str]()
     for layer in layers:
@@ -114,7 +114,7 @@ def _names(layers: Sequence[LayerLike]) -> list[str]:
 
 @dataclass(frozen=True)
 class CheckpointNames:
-    """The names of the parts of a decoder in checkpoints."""
+    """The checkpoint names of the parts of a decoder."""
 
     embedding: str = "model.embed_tokens"
     layer: str = "model.layers.{layer}"
@@ -123,17 +123,17 @@ class CheckpointNames:
 
     @property
     def stem(self) -> str:
-        """The common prefix of all parts except the head, with a final dot."""
+        """The common prefix of all names except the head's, with a final dot."""
         return self.embedding.rpartition("embed")[0]
 
     def bare(self) -> CheckpointNames:
-        """The names for a backbone that was saved without its head."""
+        """The names in a checkpoint of a model that was saved without its head."""
         return CheckpointNames(*(name.removeprefix("model.") for name in astuple(self)))
 
 
 @dataclass(frozen=True)
 class LearnedPositions:
-    """A table of learned positions: its name in checkpoints, its rows, and the row of the first token."""
+    """A table of learned positions: checkpoint name, number of rows, and the row of the first token."""
 
     name: str
     rows: int
@@ -142,10 +142,10 @@ class LearnedPositions:
 
 @dataclass(frozen=True)
 class Draft:
-    """A multi-token prediction layer, with its name and those of its surroundings in checkpoints.
+    """A multi-token prediction layer, with the checkpoint names of its parts.
 
-    The surroundings are the norms of embeddings and of hidden states, the projection of both, and the final
-    norm.
+    The parts are the layer itself, the norms of embeddings and of hidden states, the projection of both, and
+    the final norm.
     """
 
     layer: LayerLike
@@ -161,9 +161,9 @@ class Decoder:
     """An embedding, layers, a norm and a head: the result of most families.
 
     Embeddings and logits may be scaled, and logits soft-capped, unless `logits_cap` is 0. `learned` positions
-    may be added, and `embedding_norm` names a norm of embeddings. A `head` "score" gives logits of labels,
-    and "" gives hidden states. Layers may read a `layer_table` of token ids, and pass on several streams with
-    `altup`.
+    may be added, and `embedding_norm` names a norm of embeddings. With `head` "score" the outputs are logits
+    of labels, and with "" they are hidden states. Layers may read a table by token id (`layer_table`), and
+    process several streams (`altup`).
     """
 
     name: str
@@ -189,11 +189,11 @@ class Decoder:
     altup: AlternatingUpdates | None = None
 
     def program(self, logits: str, apart: tuple[Hashable, ...] = ()) -> Program:
-        """Build the whole model, unfused.
+        """Build the whole model from unfused ops.
 
         Args:
             logits: `last` for the last position of each sequence, or `all`.
-            apart: One entry per layer. Layers with different entries have separate bodies.
+            apart: One value per layer. Layers with different values have separate bodies.
         """
         b = Builder("main")
         blocks = Blocks(b, self.dtype, self.norm, h=self.hidden, v=self.vocab)
@@ -226,7 +226,7 @@ class Decoder:
         return Program(self.name, {"main": b.graph(), **stack.bodies}, facts=facts)
 
     def _embedded(self, blocks: Blocks, x: Value) -> Value:
-        """The input of the first layer, from rows of the embedding table."""
+        """The input of the first layer, computed from rows of the embedding table."""
         x = blocks.scale(x, self.embedding_scale, "embedding_scale")
         if self.learned:
             at = blocks.sized(z=self.learned.rows)
@@ -235,7 +235,7 @@ class Decoder:
         return blocks.norm(x, "embedding_norm", self.embedding_norm) if self.embedding_norm else x
 
     def headed(self, blocks: Blocks, x: Value, table: Value) -> Value:
-        """The logits of hidden states, of all positions or of one."""
+        """Compute logits from hidden states, for all positions or for the last position."""
         names = self.names
         rows = "b t" if len(blocks.b.type(x).shape) > 2 else "b"
         if self.head == "score":

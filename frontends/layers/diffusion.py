@@ -1,4 +1,4 @@
-"""Diffusion transformers (DiT): a step takes latent patches, a timestep and a label, without cache."""
+"""Diffusion transformers (DiT): a step takes latent patches, a timestep and a label; there is no cache."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .attention import Attention
 from .blocks import Blocks, Norm
 from .mlp import Mlp
 
-_FREQUENCIES = 256  # for the timestep, in diffusers' CombinedTimestepLabelEmbeddings
-_EPS = 1e-6  # for the norm before attention and the last norm, independent of the config
+_FREQUENCIES = 256  # size of the timestep embedding in diffusers' CombinedTimestepLabelEmbeddings
+_EPS = 1e-6  # epsilon of the norm before attention and of the last norm, independent of the config
 
 
 @dataclass(frozen=True)
 class Diffusion:
-    """A DiT with adaLN-zero (arXiv:2212.09748), as in diffusers: each block embeds timestep and label.
+    """A DiT with adaLN-zero, as in diffusers: each block embeds timestep and label (arXiv:2212.09748).
 
     The last modulation uses the embedders of the first block. `side` is the side of a patch in pixels,
     `channels` are the input and output channels, and `eps` is the epsilon of the norm before the MLP.
@@ -43,7 +43,7 @@ class Diffusion:
     eps: float
 
     def program(self, logits: str, apart: tuple[Hashable, ...] = ()) -> Program:
-        """One step of denoising, unfused."""
+        """Build one denoising step from unfused ops."""
         if logits != "last":
             raise InputError(f"logits: {self.architecture} has none")
         b = Builder("main")
@@ -126,7 +126,7 @@ def patches(at: Blocks, count: int, channels: int, side: int) -> Value:
 
 
 def patch_embedding(at: Blocks, x: Value, channels: int, side: int, param: str) -> Value:
-    """Rows of tokens of patches."""
+    """Project patches to token rows."""
     at = at.sized(c=channels, a=side, o=side)
     weight = at.weight("C A O h", "patch_embedding.weight", f"{param}.weight")
     bias = at.weight("h", "patch_embedding.bias", f"{param}.bias")
@@ -135,7 +135,7 @@ def patch_embedding(at: Blocks, x: Value, channels: int, side: int, param: str) 
 
 
 def _embedded(at: Blocks, step: Sequence[Value], weights: Sequence[Value], name: str) -> Value:
-    """The embedding of a timestep and a label."""
+    """The sum of the embeddings of timestep and label."""
     b, (time, label), (*pairs, table) = at.b, step, weights
     x = at.cast(b.sinusoid(time, elements=_FREQUENCIES, name=f"{name}_sinusoid"), at.dtype)
     x = b.linear(x, *pairs[:2], einsum="b F, F J, J -> b J", name=f"{name}_1")
@@ -145,7 +145,7 @@ def _embedded(at: Blocks, step: Sequence[Value], weights: Sequence[Value], name:
 
 
 def _modulation(at: Blocks, given: Value, param: str, *names: str) -> tuple[Value, ...]:
-    """Pieces of one product, with these names: shifts, scales, gates."""
+    """The pieces of one product with these names, such as shifts, scales and gates."""
     b = at.b
     acted = b.silu(given, name=f"{names[0]}_silu")
     pieces = [(what, axes) for what, axes in (("weight", "h J"), ("bias", "J"))]

@@ -1,6 +1,7 @@
 """A multi-token-prediction layer (arXiv:2412.19437, section 2.2), as the phase `draft` of a program.
 
-It takes the hidden state of each token and the next token, and computes the logits of the token after that.
+For each token, the layer takes its hidden state and the id of the next token, and predicts the token after
+the next.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from .decoder import Decoder, Draft, LayerStack
 
 @dataclass(frozen=True)
 class ModelWithDraft:
-    """A model with its multi-token prediction layer as a draft phase with separate weights and cache."""
+    """A model with a multi-token prediction layer as draft phase, which has separate weights and a cache."""
 
     model: Decoder
     draft: Draft
 
     def program(self, logits: str, apart: tuple[Hashable, ...] = ()) -> Program:
-        """The model; the draft layer shares its embedding and head."""
+        """Build the model; the draft phase shares the embedding and the head of the model."""
         whole = self.model.program(logits, apart)
         return whole.replace(phases={"draft": self._drafts(logits).replace(facts=whole.facts)})
 

@@ -1,4 +1,4 @@
-"""Multi-head latent attention (arXiv:2405.04434, section 2.1), in its naive form, with its indexer."""
+"""Multi-head latent attention in the naive form (arXiv:2405.04434, section 2.1), and its sparse indexer."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _PIECES = {
     "p": "rope",
     "u": "nope",
     "m": "values",
-}  # parts of a stored tensor along the last axis
+}  # pieces of a stored tensor along the last axis
 
 
 @dataclass(frozen=True)
 class Indexer:
-    """Select `keys` keys for each query, by scores of `heads` of `size` over separate keys.
+    """Select `keys` keys for each query by index scores, from `heads` heads of `size` over separate keys.
 
-    Rotation pairs the halves of a head or, with `interleaved`, neighbors.
+    A rotary pair has one element of each half of a head, or two neighbors with `interleaved`.
     """
 
     heads: int
@@ -36,7 +36,7 @@ class Indexer:
     interleaved: bool = False
 
     def build(self, blocks: Blocks, x: Value, rows: Value, rope: Rope, rotary: int) -> Value:
-        """The scores of all keys, of hidden states and of the queries' latent."""
+        """Compute the index scores of all keys from hidden states and the latent of the queries."""
         b, at, module = blocks.b, blocks.sized(i=self.heads, y=self.size), f"{_MODULE}indexer."
         how = {**vars(rope), "size": rotary, "interleaved": self.interleaved}
         with b.block("indexer"):
@@ -54,12 +54,12 @@ class Indexer:
 
 @dataclass(frozen=True)
 class LatentAttention:
-    """Attention with a cached latent row and rotary key per token, from which keys and values are expanded.
+    """Attention that caches a latent row and a rotary key per token, and expands them to keys and values.
 
-    Queries and keys of a head have `nope` elements without position and `rotary` ones with position; values
-    have `value` elements. Without a `rope`, no element has a position. Queries may come from a latent of
-    `q_latent`, and a `temper` scales them by position. `bias` applies to `q_a_proj`, `kv_a_proj_with_mqa` and
-    `o_proj`.
+    In each head, queries and keys have `nope` elements without position and `rotary` elements with position,
+    and values have `value` elements. Without a `rope`, no element has a position. Queries may be projected
+    from a latent of size `q_latent`, and a `temper` scales queries by position. `bias` applies to `q_a_proj`,
+    `kv_a_proj_with_mqa` and `o_proj`.
     """
 
     kind: ClassVar[str] = "full"
@@ -113,14 +113,14 @@ class LatentAttention:
             return at.linear(mixed, "b t g m", "g m h", "b t h", "o_proj", f"{_MODULE}o_proj", **bias)
 
     def _rows(self, at: Blocks, norms: Blocks, x: Value) -> Value:
-        """The input of the query projection: the latent, or the hidden states."""
+        """The input of the query projection: the latent of the queries, or the hidden states."""
         if not self.q_latent:
             return x
         rows = at.linear(x, "b t h", "h q", "b t q", "q_a_proj", f"{_MODULE}q_a_proj", bias=self.bias)
         return norms.norm(rows, "q_a_norm", f"{_MODULE}q_a_layernorm", "q")
 
     def _queries(self, at: Blocks, rows: Value) -> tuple[Value, ...]:
-        """The parts without position and with."""
+        """The parts of the queries without position and with position."""
         if not self.q_latent:
             return _product(at, rows, "b t h", ("h g u", "h g p"), "q_proj", "q_proj")
         return _product(at, rows, "b t q", ("q g u", "q g p"), "q_b_proj", "q_b_proj")
@@ -129,7 +129,7 @@ class LatentAttention:
 def _product(
     at: Blocks, x: Value, term: str, weights: tuple[str, str], name: str, module: str, bias: bool = False
 ) -> tuple[Value, ...]:
-    """One product with results that are pieces of one stored tensor, per head if it has heads."""
+    """A product with several results; one stored tensor contains their weights, within each head if any."""
     *axes, x_axis = term.split()
     outs = [w.removeprefix(x_axis).strip() for w in weights]
     inside = f"/{at.sizes['g']}" if "g" in outs[0] else ""
@@ -148,7 +148,7 @@ def _product(
 
 
 def _appended(at: Blocks, rows: Value, size: int, name: str) -> Value:
-    """A cache of rows that all heads share, with the new rows."""
+    """Append new rows to a cache of rows that all heads share."""
     kept = at.b.cache(at.tensor(B, C, size), name=f"{name}_cache", axes=("batch", "cached", "latent"))
     result: Value = at.b.append(kept, rows, name=f"append_{name}")
     return result

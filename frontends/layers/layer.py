@@ -1,11 +1,12 @@
 """A decoder layer as data: norm, mixer, residual, norm, MLP, residual; and its variants.
 
 - `Layer`: the common form; the mixer or the MLP may be missing
-- `AlternatingLayer`, `Laurel`: several streams of hidden states, low-rank products in parallel with mixers
-  (Gemma 3n)
+- `AlternatingLayer`, `Laurel`: several streams of hidden states, and low-rank products in parallel with
+  mixers (Gemma 3n)
 - `LayerTable`, `PerLayer`: a second embedding table that each layer reads (Gemma 3n, Gemma 4)
 - `Streams`: residuals in several streams (`llmir/ir/ops/residual_streams.py`)
-- `kinds_by_letter`, `fold`: kinds of layers from a config's pattern, and the shortest loops that repeat them
+- `kinds_by_letter`, `fold`: the kinds of layers from a config's pattern, and the smallest number of loops
+  that builds them
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _ALTERNATING_BLOCK = "altup"
 
 @dataclass(frozen=True)
 class Laurel:
-    """A low-rank product in parallel with a mixer; their outputs are added and divided by √2 (Gemma 3n)."""
+    """A low-rank product in parallel with a mixer; the sum of both outputs is divided by √2 (Gemma 3n)."""
 
     rank: int
 
@@ -54,7 +55,7 @@ class AlternatingUpdates:
     active: int
 
     def expand(self, blocks: Blocks, x: Value) -> Value:
-        """The streams of the first layer: x, and projections of x scaled to its norm."""
+        """The input streams of the first layer: x, and projections of x that are scaled to the RMS of x."""
         b = blocks.b
         with b.block(_ALTERNATING_BLOCK):
             at, among = blocks.sized(j=blocks.hidden), range(self.count - 1)
@@ -68,7 +69,7 @@ class AlternatingUpdates:
             return streams
 
     def contract(self, blocks: Blocks, streams: Value) -> Value:
-        """The mean of the first stream and of projections of the others, scaled to its norm."""
+        """The mean of the first stream and of projections of the others, which are scaled to its RMS."""
         b, at = blocks.b, blocks.sized(j=blocks.hidden)
         with b.block(_ALTERNATING_BLOCK):
             first, *others = (b.pick(streams, index=i, name=f"stream_{i}") for i in range(self.count))
@@ -83,7 +84,7 @@ class AlternatingUpdates:
 
 @dataclass(frozen=True)
 class AlternatingLayer:
-    """A layer of one stream, which then corrects all streams.
+    """Runs a layer on one of several streams, then corrects all streams.
 
     The tail of the layer reads the active stream, scaled by a learned factor if `scaled`. Its result is added
     to all streams except the first.
@@ -95,12 +96,12 @@ class AlternatingLayer:
 
     @property
     def mixer(self) -> Sublayer | None:
-        """The sublayer that mixes tokens, or None."""
+        """The sublayer that mixes tokens; None without such a sublayer."""
         return self.layer.mixer
 
     @property
     def streams(self) -> None:
-        """None, for streams that are not mixed by token."""
+        """None, because residual streams with mixing weights per token do not occur."""
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -151,9 +152,9 @@ _LAYER_INPUT_BLOCK = "per_layer_input"
 
 @dataclass(frozen=True)
 class LayerTable:
-    """A table of `rows` with `size` numbers for each layer; unknown tokens use the first row.
+    """A table with `rows` rows, which contain `size` numbers per layer; unknown token ids use the first row.
 
-    Its rows are scaled by `scale` and averaged with a projection of the hidden states.
+    Rows are scaled by `scale`, and averaged with a projection of the first hidden states.
     """
 
     rows: int
@@ -162,7 +163,7 @@ class LayerTable:
     scale: float
 
     def build(self, blocks: Blocks, tokens: Value, x: Value) -> None:
-        """Offer the table's rows to the layers, computed from token ids and the first hidden states."""
+        """Compute the rows from token ids and the first hidden states, and offer them to the layers."""
         b, at = blocks.b, blocks.sized(v=self.rows, ly=self.layers, li=self.size)
         with b.block("embedding"):
             table = at.weight("v ly li", "layer_embed.weight", "embed_tokens_per_layer.weight")
@@ -180,10 +181,10 @@ class LayerTable:
 
 @dataclass(frozen=True)
 class PerLayer:
-    """The part of a layer that reads a table of tokens, with `size` numbers for each layer.
+    """The part of a layer that reads its `size` numbers from a `LayerTable`.
 
-    Hidden states gate the layer's numbers, which are projected, normalized and added to the hidden states.
-    The sum is scaled by a parameter `scalar`, if there is one.
+    Hidden states gate these numbers. The gated numbers are projected, normalized and added to the hidden
+    states. A parameter `scalar`, if any, scales the sum.
     """
 
     size: int
@@ -191,7 +192,7 @@ class PerLayer:
     scalar: str = ""
 
     def build(self, blocks: Blocks, x: Value) -> Value:
-        """x and that, scaled."""
+        """Add `mixed` to x, and scale the sum."""
         b = blocks.b
         if self.size:
             mixed = self.mixed(blocks, x)
@@ -224,7 +225,7 @@ _KINDS |= {"mamba": "linear_attention", "attention": "full_attention"}
 
 
 def kinds_by_letter(config: Config) -> tuple[str, ...]:
-    """The kind of each layer, from a word or a letter per layer."""
+    """The kind of each layer, from one word or one letter per layer."""
     field = next((key for key in ("layers_block_type", "layer_types") if config.texts(key)), _PATTERN)
     pattern = config.text(_PATTERN, "M*-E")
     for each in (found := config.texts(field) if field != _PATTERN else tuple(pattern)):
@@ -235,13 +236,13 @@ def kinds_by_letter(config: Config) -> tuple[str, ...]:
 
 # --- Repeats of layers ---
 
-# Longer patterns stay sequences of equal layers: the search takes the square of their number. The deepest
-# published models have some 130 layers.
+# The time of the search grows with the square of the length, so longer patterns only merge equal neighbors.
+# The deepest published models have some 130 layers.
 LONGEST = 256
 
 
 class Times(NamedTuple):
-    """A kind of layer, or a period of several, repeated `times` times."""
+    """A kind of layer, or a sequence of kinds, repeated `times` times."""
 
     times: int
     of: int | tuple[Times, ...]
@@ -256,15 +257,15 @@ def fold(kinds: tuple[int, ...]) -> tuple[Times, ...]:
     True
     """
     plain = _runs(kinds)
-    if len(plain) <= 3 or len(kinds) > LONGEST:  # a period is three repeats, or more
+    if len(plain) <= 3 or len(kinds) > LONGEST:  # a loop body of several kinds has at least three repeats
         return plain
     size = len(kinds)
-    turns = [0]  # number of changes of the kind up to a layer
+    turns = [0]  # number of changes of kind before each layer
     for before, kind in pairwise(kinds):
         turns.append(turns[-1] + (before != kind))
-    alike = [0] * (size + 1)  # for each length, the layers from here on that repeat
-    best = [0] * (size + 1)  # repeats for the layers from one on
-    parts = [(0, 0)] * size  # and the first of them: its length and its number of repeats
+    alike = [0] * (size + 1)  # for each period length: the number of layers from here on that repeat
+    best = [0] * (size + 1)  # the smallest number of repeats for the layers from each layer on
+    parts = [(0, 0)] * size  # the first of these repeats: its length and its number of repetitions
     for start in reversed(range(size)):
         best[start] = size + 1
         for length in range(1, size - start + 1):
@@ -297,9 +298,10 @@ _LEARNED = (("j", "base"), ("k", "scale"))
 
 @dataclass(frozen=True)
 class Streams:
-    """`count` residual streams; a matrix over them is normalized in `iterations` steps.
+    """`count` residual streams; the matrix that mixes the streams is normalized in `iterations` steps.
 
-    The weights in checkpoints are `hc_attn` and `hc_ffn` for the sublayers, and `hc_head`.
+    The checkpoint names of the weights are `hc_attn` and `hc_ffn` for the sublayers, and `hc_head` for the
+    head.
     """
 
     count: int
@@ -308,7 +310,7 @@ class Streams:
     norm_eps: float
 
     def split(self, blocks: Blocks, x: Value) -> Value:
-        """Each stream starts as the input of the first layer."""
+        """Copy the input of the first layer to each stream."""
         result: Value = blocks.b.split_streams(x, streams=self.count, name="streams", block=_STREAMS_BLOCK)
         return result
 
@@ -320,7 +322,7 @@ class Streams:
             return x
 
     def enter(self, blocks: Blocks, streams: Value, part: str) -> tuple[Value, ...]:
-        """The input of a sublayer's norm, and the weights and matrix for its output."""
+        """The input of a sublayer's norm; also the weights and the matrix that `leave` needs."""
         with blocks.b.block(_STREAMS_BLOCK):
             given = self._given(blocks, streams, f"hc_{part}", (2 + self.count) * self.count, 3)
             how: dict[str, Any] = {"eps": self.eps, "norm_eps": self.norm_eps}
@@ -329,12 +331,12 @@ class Streams:
             return found
 
     def leave(self, blocks: Blocks, streams: Value, x: Value, by: tuple[Value, ...], part: str) -> Value:
-        """The streams after a sublayer that gave x."""
+        """The streams after a sublayer with the output x."""
         result: Value = blocks.b.leave_streams(streams, x, *by, name=f"leave_{part}", block=_STREAMS_BLOCK)
         return result
 
     def _given(self, blocks: Blocks, streams: Value, name: str, logits: int, scales: int) -> list[Value]:
-        """Streams, logits of a token, their base and scales: all in fp32."""
+        """The operands of the stream ops: streams, logits per token, base and scales, in fp32."""
         at = blocks.sized(s=self.count, j=logits, k=scales)
         weight = at.weight("s h j", f"{name}.weight", f"{name}_fn", dtype=FP32)
         einsum = "b t s h, s h j -> b t j"
@@ -344,7 +346,7 @@ class Streams:
 
 
 def streams(config: Config) -> Streams:
-    """Read the residual streams of a config; their epsilon is that of the model's norms."""
+    """Read the residual streams of a config; epsilon is equal to the epsilon of the model's norms."""
     return Streams(
         count=config.integer("hc_mult", 4),
         iterations=config.integer("hc_sinkhorn_iters", 20),
@@ -361,11 +363,11 @@ class Sublayer(Protocol):
 
     @property
     def kind(self) -> str:
-        """The part of the name of a body."""
+        """The name of this part in the names of bodies."""
 
     @property
     def block(self) -> str:
-        """The block of the residual sum."""
+        """The block of the model that the residual sum belongs to."""
 
     def build(self, blocks: Blocks, x: Value, /) -> Value:
         """Build the summand for the hidden states from the normalized hidden states."""
@@ -373,7 +375,7 @@ class Sublayer(Protocol):
 
 @dataclass(frozen=True)
 class Norms:
-    """The names of the norms of a layer in checkpoints; None means no norm."""
+    """The checkpoint names of a layer's norms; None means no norm."""
 
     before_mixer: str | None = "input_layernorm"
     after_mixer: str | None = None
@@ -386,7 +388,7 @@ POST_NORMS = Norms(None, "post_attention_layernorm", None, "post_feedforward_lay
 
 
 class LayerLike(Protocol):
-    """Any kind of layer, which builds itself."""
+    """The interface of all kinds of layers."""
 
     @property
     def mixer(self) -> Sublayer | None:
@@ -394,7 +396,7 @@ class LayerLike(Protocol):
 
     @property
     def streams(self) -> Streams | None:
-        """The way in which residuals continue, for several streams that are mixed by token."""
+        """The residual streams with mixing weights per token; None for an ordinary residual."""
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -408,10 +410,11 @@ class LayerLike(Protocol):
 class Layer:
     """Norm, mixer, residual; norm, MLP, residual. The mixer or the MLP may be missing.
 
-    - `parallel`: Both sublayers read the layer's input, through their own norms or through the mixer's.
-    - `residual`: The factor of a sublayer's output.
-    - `kept`: The residual is the output of the norm instead of its input, multiplied by a number for the
-      mixer or the MLP.
+    - `parallel`: Both sublayers read the layer's input, each through its own norm or both through the mixer's
+      norm.
+    - `residual`: The factor of each sublayer's output.
+    - `kept`: The residual is the output of a sublayer's norm instead of the norm's input. The two numbers
+      multiply the residuals of the mixer and of the MLP.
     - `streams`: Several residual streams around both sublayers.
     - `shared`: A shared block; its output is added to the input of the mixer's norm.
     - `laurel`: A learned low-rank residual in parallel with the mixer.
@@ -431,7 +434,7 @@ class Layer:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of the sublayers, in order; an empty text for a missing one."""
+        """The kinds of the sublayers, in order; "" for a missing sublayer."""
         return tuple(part.kind if part else "" for part in (self.shared, self.mixer, self.mlp))
 
     def build(self, blocks: Blocks, start: Value) -> Value:
@@ -449,7 +452,7 @@ class Layer:
             seen = self._norm(blocks, seen, "input_norm", norms.before_mixer)
             mixed = self._norm(blocks, self.mixer.build(blocks, seen), "mixer_norm", norms.after_mixer)
             total = self._kept(blocks, seen, 0, self.mixer.block) if self.kept else total
-            if self.parallel and self.mlp:  # one sum over ranks for both
+            if self.parallel and self.mlp:  # both sublayers share one sum over ranks
                 beside = mixed
             else:
                 total = self._add(blocks, total, mixed, self.mixer.block, f"{self.mixer.block}_add")

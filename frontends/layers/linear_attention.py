@@ -1,7 +1,7 @@
 """Linear attention: gated delta nets, KDA and lightning attention.
 
-Gated delta nets (arXiv:2412.06464) and KDA (arXiv:2510.26692) write by the delta rule. Lightning attention
-(MiniMax-01, arXiv:2501.08313) decays the state of each head at a constant rate.
+Gated delta nets (arXiv:2412.06464) and KDA (arXiv:2510.26692) update their states by the delta rule.
+Lightning attention (MiniMax-01, arXiv:2501.08313) decays the state of each head at a constant rate.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ _AXES = {"q": "g d", "k": "g d", "v": "g r u", "z": "g r u", "b": "g r", "a": "g
 
 @dataclass(frozen=True)
 class DeltaNet:
-    """Heads with states that decay by a gate and are updated by the delta rule.
+    """A mixer whose heads have states that decay by a gate and are updated by the delta rule.
 
-    - `projections`: The modules for q, k, v, the output gate z, the write strength b and the decay a, each
-      with its number of blocks and its parts. Two modules in sequence have a rank of `key_dim`.
-    - The convolution covers q, k and v together, or each `{part}` separately.
-    - `decays`: The axes of decays: per head, or per element of its keys.
-    - `negative`: Write strengths go up to 2.
+    - `projections`: The modules for q, k, v, the output gate z, the write strength b and the decay a; each
+      module with its number of blocks and its parts. Two modules in sequence are a projection of rank
+      `key_dim`.
+    - One convolution covers q, k and v, or each `{part}` has a separate convolution.
+    - `decays`: The axes of decays: one decay per head, or per element of a head's keys.
+    - `negative`: Write strengths range up to 2 instead of 1.
     - `norm_block`, `gate`: The output is normalized per head and gated by the activation `gate` of z.
     """
 
@@ -70,7 +71,7 @@ class DeltaNet:
             return at.linear(y, "b t g r u", "g r u h", "b t h", "out_proj", f"{self.module}.{self.out}")
 
     def _rows(self, at: Blocks, x: Value) -> dict[str, Value]:
-        """The projection of each part."""
+        """The projections of x by part."""
         rows: dict[str, Value] = {}
         for modules, count, letters in self.projections:
             *low, module = modules.split()
@@ -113,7 +114,7 @@ class DeltaNet:
 
 
 def kda(heads: int, size: int, taps: int, *, eps: float) -> DeltaNet:
-    """Kimi Delta Attention: a decay for each element of keys and an output gate, both low-rank."""
+    """Kimi Delta Attention, with low-rank projections for the output gate and for a decay per key element."""
     low = ("f_a_proj f_b_proj", 1, "a"), ("g_a_proj g_b_proj", 1, "z")
     return DeltaNet(
         *(heads, heads, size, size, taps, eps),
@@ -135,7 +136,7 @@ _WIDE = "g r d"
 
 @dataclass(frozen=True)
 class Lightning:
-    """Heads with one state each, normalized together and gated; `layers` is the model's number of layers."""
+    """Lightning attention with a norm over all heads and a gate; `layers` is the number of layers."""
 
     kind: ClassVar[str] = "lightning"
     block: ClassVar[str] = "attention"

@@ -18,7 +18,7 @@ from .blocks import Blocks, Norm
 class Mamba:
     """Mamba (arXiv:2312.00752): `channels` with a state of `state` numbers each, and steps of low `rank`.
 
-    With a `norm`, steps and the inputs and outputs of the state are normalized.
+    With a `norm`, the steps, and the projections into and out of the state, are normalized.
     """
 
     kind: ClassVar[str] = "mamba"
@@ -59,9 +59,9 @@ class Mamba:
 class Mamba2:
     """Mamba-2 (arXiv:2405.21060): `heads` in `groups` that share the projections b and c of their states.
 
-    The output passes through a gate and then RMSNorm per group (`gated`), through the norm first (`before`),
-    or through the gate only (""). `least` is the smallest step. `scales` multiply the projections to gate, x,
-    b, c and steps.
+    The output passes through a gate and then through RMSNorm per group (`gated`), through the norm and then
+    the gate (`before`), or only through the gate (""). `least` is the smallest step. `scales` multiply the
+    projections to gate, x, b, c and steps.
     """
 
     kind: ClassVar[str] = "mamba2"
@@ -157,11 +157,11 @@ class ShortConv:
 
 @dataclass(frozen=True)
 class ParallelMixers:
-    """Two mixers of the same hidden states with summed outputs; inputs and outputs may be scaled."""
+    """Two mixers of the same hidden states; their outputs are added. Factors may scale all of them."""
 
     one: Mamba2
     other: Attention
-    into: float = 1.0  # for `other`
+    into: float = 1.0  # factors for `other`
     out: tuple[float, float] = (1.0, 1.0)
     block: str = "attention"
 

@@ -21,14 +21,14 @@ _GATED = ("gate_proj", "up_proj", "down_proj")  # the most common names of the m
 
 @dataclass(frozen=True)
 class Mlp:
-    """down(act(gate(x)) · up(x)), stored as `module` in checkpoints; its ops' names begin with `prefix`.
+    """down(act(gate(x)) · up(x)); `module` is the name in checkpoints, and `prefix` begins the names of ops.
 
-    - `matrices`: The names of gate, up and down. Two names are up and down of down(act(up(x))), without a
+    - `matrices`: The names of gate, up and down. Two names mean up and down of down(act(up(x))), without a
       gate.
     - `activation`: An opcode; `learned` names its parameters.
     - `scales`: The factors of the activation's result and of the output.
-    - `clamp`: Limit, slope and offset of `clamped_glu`, which replaces act and product.
-    - `sparsity`: The share of activations that is set to 0, all but the largest.
+    - `clamp`: Limit, slope and offset of `clamped_glu`, which replaces the activation and the product.
+    - `sparsity`: The fraction of activations that is set to 0; only the largest activations remain.
     - `norm`: The name of a norm of the input of `down`, "" for none.
     """
 
@@ -47,7 +47,7 @@ class Mlp:
 
     @property
     def kind(self) -> str:
-        """`sparse` if the block uses only a share of its activations, else `dense`."""
+        """`sparse` if some activations are set to 0, else `dense`."""
         return "sparse" if self.sparsity else "dense"
 
     def build(self, blocks: Blocks, x: Value) -> Value:
@@ -86,15 +86,16 @@ class Mlp:
 
 @dataclass(frozen=True)
 class Routing:
-    """The choice of experts: the largest values of an activation of the router's logits, or of softmax.
+    """The choice of experts with the largest scores; scores are a softmax or an activation of router logits.
 
     - `normalize`, `scale`: The weights of chosen experts are divided by their sum and multiplied by `scale`.
-    - `groups`, `kept`, `best`: Experts come from the `kept` of `groups` groups with the largest sum of `best`
-      scores.
-    - `correction`: The name of an fp32 bias for the choice only: a buffer, or a parameter if `learned`.
+    - `groups`, `kept`, `best`: Experts come from `kept` of `groups` groups: the groups with the largest sums
+      of their `best` highest scores.
+    - `correction`: The name of an fp32 bias that affects only the choice: a buffer, or a parameter if
+      `learned`.
     - `jitter`: Choose two experts as `sparse_mixer` does.
-    - `table`, `rows`: The name and size of a table that chooses by token id.
-    - `expert_scale`: The name of a factor per expert for the weights.
+    - `table`, `rows`: The name and the size of a table that gives the experts of each token id.
+    - `expert_scale`: The name of a learned factor per expert, which multiplies the routing weights.
     """
 
     score: str = "softmax"
@@ -139,13 +140,13 @@ def expert_tensor_names(*matrices: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Moe:
-    """`count` experts; each token uses `chosen` of them, and outputs are summed by routing weight.
+    """`count` experts; each token uses `chosen` experts, and sums their outputs by routing weight.
 
     - `module`, `router`, `matrices`, `biases`: Names in checkpoints. The matrices are gate, up and down, or
       up and down.
     - `clamp`: Limit, slope and offset of `clamped_glu`, which replaces the product of gate and up.
     - `scaled_inputs`: Routing weights scale the inputs of experts instead of the outputs.
-    - `shared`, `shared_gate`: An expert for all tokens, and the name of its output gate.
+    - `shared`, `shared_gate`: An expert that all tokens use, and the name of its output gate.
     - `norm`, `router_scale`: A separate norm of the experts' inputs, and the weight of the router's scaled
       norm.
     - `latent`, `latent_projections`: The size and modules of a smaller space in which the experts compute
@@ -220,13 +221,13 @@ class Moe:
         return f"{self.module}.{part}".lstrip(".")
 
     def _scaled(self, at: Blocks, x: Value) -> Value:
-        """The input of the router: rows normalized to a square sum of 1, times a weight."""
+        """The input of the router: rows normalized to a sum of squares of 1, times a weight."""
         weight = at.weight("h", "router_scale", self._named(self.router_scale))
         normed = at.b.rms_norm(x, weight, eps=at.normal.eps, name="router_norm")
         return at.scale(normed, at.hidden**-0.5, "router_root")
 
     def _gated(self, at: Blocks, rows: Value, chosen: Value) -> Value:
-        """Gate and up of the rows, multiplied; or up alone, activated."""
+        """act(gate) · up of the rows, or act(up) without a gate."""
         b, gated = at.b, len(self.matrices) == 3
         gate = self._project(at, rows, chosen, 0 if gated else 1)
         if self.clamp:
@@ -256,10 +257,9 @@ class Moe:
 
 @dataclass(frozen=True)
 class ParallelMlpMoe:
-    """A dense MLP and experts in parallel, each with separate norms: before and after the MLP, after the
-    experts.
+    """A dense MLP and experts in parallel, with separate norms (Gemma 4).
 
-    Gemma 4 uses it.
+    Norms come before and after the MLP, and after the experts.
     """
 
     kind: ClassVar[str] = "moe"

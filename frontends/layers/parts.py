@@ -1,4 +1,4 @@
-"""Readers of fields that llama-like configs share; a family states only the differences."""
+"""Readers of fields that Llama-like configs share; a family passes only its differences."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _MOST_LAYERS = 10_000
 
 
 def layer_norm(config: Config, key: str, *, learns: tuple[str, ...] = ("weight", "bias")) -> Norm:
-    """A LayerNorm with the epsilon in `key`, by default torch's."""
+    """A LayerNorm with the epsilon in the field `key`; the default is PyTorch's."""
     return Norm(config.number(key, 1e-5), "layer_norm", learns)
 
 
 def layers(config: Config) -> int:
-    """The number of layers; the deepest published models have some hundred."""
+    """The number of layers; the deepest published models have about 130."""
     return config.integer("num_hidden_layers", maximum=_MOST_LAYERS)
 
 
@@ -51,7 +51,7 @@ def kinds(config: Config, default: Iterable[str], *known: str) -> tuple[str, ...
 
 
 def widths(config: Config) -> tuple[int, ...]:
-    """The MLP width of each layer: `intermediate_size` is one number for all, or one for each."""
+    """The MLP width of each layer; `intermediate_size` is one number, or one number per layer."""
     key, count = "intermediate_size", layers(config)
     several = isinstance(config.fields.get(key), list | tuple)
     found = config.integers(key) if several else (config.integer(key),) * count
@@ -61,7 +61,7 @@ def widths(config: Config) -> tuple[int, ...]:
 
 
 def heads(config: Config, kv_default: int | None, head_dim_default: int | None) -> tuple[int, int, int]:
-    """(heads, key/value heads, head size); null means one key/value head a head, and hidden / heads."""
+    """(heads, key/value heads, head size); null means the number of heads, and hidden / heads."""
     hidden, count = config.integer("hidden_size"), config.integer("num_attention_heads")
     kv = _optional_integer(config, "num_key_value_heads", kv_default) or count
     if count % kv:
@@ -74,7 +74,7 @@ def heads(config: Config, kv_default: int | None, head_dim_default: int | None) 
 
 
 def _optional_integer(config: Config, key: str, default: int | None) -> int | None:
-    """An integer or null; an absent field has the family's default, which is noted."""
+    """An integer or null; an absent field has the family's default, and adds a note."""
     if default is None or key in config:
         return config.optional_integer(key)
     return config.assumed(key, default)
@@ -92,8 +92,7 @@ def attention(
     bias: bool = False,
     **differences: Any,
 ) -> Attention:
-    """Read the attention of Llama-like configs; `differences` are the fields of `Attention` that the family
-    sets.
+    """Read the attention of Llama-like configs; `differences` are fields of `Attention`.
 
     With `bias`, all four projections have a bias.
     """
@@ -109,14 +108,14 @@ def attention(
     if found.scale is None:
         for key, usual in (("query_pre_attn_scalar", size), ("attention_multiplier", size**-0.5)):
             config.unmodelled(key, (None, usual), "another scale of the attention scores")
-    # Qwen3's own configs state the norm and the biases that it always has.
+    # Qwen3's configs may state the norm and the biases, which the class fixes.
     config.unmodelled("use_qk_norm", (None, bool(found.qk_norm)), "normalized q and k, as in Llama 4")
     config.unmodelled("qkv_bias", (None, found.qkv_bias), "biases of q, k and v unlike the class's")
     return found
 
 
 def interleaved(mixer: Attention) -> Attention:
-    """Rotary positions on pairs of neighbors."""
+    """The rotary positions with pairs of neighboring elements."""
     return replace(mixer, rope=mixer.rope and replace(mixer.rope, interleaved=True))
 
 
@@ -153,7 +152,7 @@ def sliding_layers(config: Config, default: Callable[[int], bool]) -> tuple[bool
 
 
 def all_but_every(count: int) -> Callable[[int], bool]:
-    """A predicate that is true for all layers except each `count`-th, and false for all with 0."""
+    """A predicate of layer numbers: true except for every `count`-th layer; always false if `count` is 0."""
     return lambda layer: count > 0 and (layer + 1) % count > 0
 
 
@@ -178,7 +177,7 @@ def activation(config: Config, key: str = "hidden_act", default: str = "silu") -
 
 
 def mlp(config: Config, **differences: Any) -> Mlp:
-    """An MLP, in a family without experts; `differences` are the fields of `Mlp` that the family sets."""
+    """Read the MLP of a family without experts; `differences` are fields of `Mlp` that it sets."""
     for key in _EXPERTS:
         config.unmodelled(key, (None, 0), "experts in a dense family")
     acts = differences.pop("activation", None) or activation(config)
@@ -191,7 +190,7 @@ _NORMS = Norms()
 def layer_pairs(
     mixers: Iterable[Sublayer], mlps: Iterable[Sublayer], norms: Norms = _NORMS, **differences: Any
 ) -> tuple[Layer, ...]:
-    """A layer for each pair of mixer and MLP; equal pairs share one object, for fast comparison.
+    """A layer for each pair of mixer and MLP; equal pairs share one object, for fast comparisons.
 
     `differences` are fields of `Layer`.
     """
@@ -203,7 +202,7 @@ def layer_pairs(
 
 
 def drafts(config: Config, key: str = "num_nextn_predict_layers") -> None:
-    """Add a note on multi-token prediction layers, which are not modeled here."""
+    """Add a note on multi-token prediction layers that the program omits."""
     if count := config.optional_integer(key, 0):
         config.note(f"layers that predict further tokens, {count} here, are not modelled")
 
@@ -211,9 +210,9 @@ def drafts(config: Config, key: str = "num_nextn_predict_layers") -> None:
 def draft(
     config: Config, layer: Layer, key: str = "num_nextn_predict_layers", names: tuple[str, ...] = ()
 ) -> Draft | None:
-    """The multi-token prediction layer, with the `names` of `Draft`, by default DeepSeek-V3's.
+    """The multi-token prediction layer; `names` are fields of `Draft`, by default as in DeepSeek-V3.
 
-    None without one; with several, None and a note.
+    Returns None without such a layer. With several layers, adds a note and returns None.
     """
     if config.optional_integer(key, 0) != 1:
         drafts(config, key)
@@ -224,7 +223,7 @@ def draft(
 
 
 def either_field(config: Config, first: str, second: str, default: int) -> int:
-    """A number in one of two spellings, which must agree if both are present."""
+    """A number under one of two field names; if both are present, they must agree."""
     spellings = [key for key in (first, second) if key in config]
     found = [config.integer(key) for key in spellings]
     if len(set(found)) > 1:
@@ -233,13 +232,13 @@ def either_field(config: Config, first: str, second: str, default: int) -> int:
 
 
 def moe(config: Config, count: int, chosen: int, width: int, **differences: Any) -> Moe:
-    """Experts of that width in the usual fields, by a class's defaults; `differences` are fields of `Moe`."""
+    """Read experts of a given width, with a class's defaults; `differences` are fields of `Moe`."""
     sizes = config.assumed("num_local_experts", count), config.assumed("num_experts_per_tok", chosen)
     return check_chosen(config, Moe(*sizes, width, **{"routing": Routing(normalize=True), **differences}))
 
 
 def check_chosen(config: Config, experts: Moe) -> Moe:
-    """The experts, unless a token chooses more than there are."""
+    """Return the experts; ConfigError if a token chooses more experts than exist."""
     config.unmodelled("hidden_act", ("silu", "swish"), "another activation of experts")
     if experts.chosen > experts.count:
         fact = f"{experts.chosen} is more than the {experts.count} experts"

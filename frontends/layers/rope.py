@@ -1,4 +1,4 @@
-"""Rotary positions of a config, read as `modeling_rope_utils` of transformers 5 does, or refused."""
+"""Rotary positions of a config, read as in `modeling_rope_utils` of transformers 5; others are errors."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _THETA, _TRAINED, _POSITIONS = "rope_theta", "original_max_position_embeddings",
 
 @dataclass(frozen=True)
 class _RopeConfig:
-    """The fields of rotary positions: the config, its object for positions, and unscaled lengths."""
+    """The fields of rotary positions: the config, its nested object for positions, and unscaled lengths."""
 
     config: Config
     inner: Config
     theta: float
     head_dim: int
     positions: int
-    own: int | None  # the class's length before stretching, which counts as if it were stated
+    own: int | None  # the class's length before scaling, which counts as a stated field
 
     @property
     def trained(self) -> float:
@@ -37,7 +37,7 @@ class _RopeConfig:
         return _agreed(self.config, self.inner, _TRAINED, self.positions, self.own)
 
     def factor(self) -> float:
-        """The factor by which positions are stretched; null means the ratio of the two lengths."""
+        """The scaling factor of positions; null means the ratio of the lengths after and before scaling."""
         if self.inner.fields.get("factor", 1) is None:
             self.inner.ignore("factor")
             return self.positions / self.trained
@@ -54,12 +54,11 @@ def rope(
     *,
     inner: Config | None = None,
 ) -> Rope:
-    """Rotary positions in either spelling: `rope_theta` with `rope_scaling`, or `rope_parameters`; or the
-    object `inner`.
+    """Read rotary positions from `rope_theta` and `rope_scaling`, from `rope_parameters`, or from `inner`.
 
     `positions`, `theta`, `trained` and `share` are the family's defaults for `max_position_embeddings`,
-    `rope_theta`, `original_max_position_embeddings` and `partial_rotary_factor`; without the last, all of a
-    head has positions.
+    `rope_theta`, `original_max_position_embeddings` and `partial_rotary_factor`; by default, all elements of
+    a head have positions.
     """
     inner = inner or _object(config)
     kind = _kind(inner)
@@ -72,7 +71,7 @@ def rope(
     if size % 2:
         if factors:
             raise config.error(_SHARE, f"{size} of {head_dim} elements are no pairs, and they are stretched")
-        # The classes take powers of theta in steps of 2/size and round the pairs up.
+        # The classes use powers of theta in steps of 2/size, and round the number of pairs up.
         theta, size = theta ** ((size + 1) / size), size + 1
     return Rope(theta, kind, factors, 0 if size == head_dim else size)
 
@@ -90,11 +89,10 @@ def ropes(
     share: float | None = None,
     default: Mapping[str, object] = _NOTHING,
 ) -> tuple[Rope, Rope]:
-    """The rotary positions of layers with a window, and of the other layers, from objects in
-    `rope_parameters`.
+    """The rotary positions of layers with a window and of other layers, from `rope_parameters`.
 
-    In the old spelling, only the other layers are scaled. `local` and `theta` are the default bases, and
-    `default` is the object if it is missing.
+    With the older field names, scaling applies only to layers without a window. `local` and `theta` are the
+    default bases, and `default` is the object if it is missing.
     """
     params = config.nested("rope_parameters")
     if default and params is None:
@@ -115,14 +113,14 @@ def ropes(
 
 
 def multimodal_axes(config: Config) -> None:
-    """Ignore the layout of image positions; text has equal positions on all axes."""
+    """Accept and ignore the layout of image positions, because text has equal positions on all axes."""
     for key in ("rope_scaling", "rope_parameters"):
         if inner := config.nested(key):
             inner.ignore("mrope_section", "mrope_interleaved")
 
 
 def _part(config: Config, inner: Config, head_dim: int, share: float | None) -> int:
-    """The number of elements of a head with positions."""
+    """The number of elements with positions in a head."""
     if share is None:
         for view in (config, inner):
             view.unmodelled(_SHARE, (None, 1.0), "rotary positions on part of a head")
@@ -134,7 +132,7 @@ def _part(config: Config, inner: Config, head_dim: int, share: float | None) -> 
 
 
 def score_factor(config: Config, rope: Rope) -> float:
-    """The factor of latent attention's scores at scaled positions, from `mscale_all_dim`."""
+    """The factor of latent attention's scores for scaled positions, from `mscale_all_dim`."""
     mscale = _object(config).fields.get("mscale_all_dim")
     if rope.scaling != "yarn" or not isinstance(mscale, int | float) or not mscale:
         return 1.0
@@ -185,7 +183,7 @@ def _kind(inner: Config) -> str:
 
 def _none(stated: _RopeConfig) -> tuple[float, ...]:
     for view in (stated.config, stated.inner):
-        view.ignore(_TRAINED)  # no stretching
+        view.ignore(_TRAINED)  # no scaling
     return ()
 
 
@@ -212,7 +210,7 @@ def _llama3(stated: _RopeConfig) -> tuple[float, ...]:
 
 
 def _yarn(stated: _RopeConfig) -> tuple[float, ...]:
-    """arXiv:2309.00071; `mscale` and `mscale_all_dim` act together or not at all."""
+    """YaRN (arXiv:2309.00071); `mscale` and `mscale_all_dim` have an effect only if both are set."""
     inner, factor = stated.inner, stated.factor()
     if stated.theta <= 1:
         raise stated.config.error(_THETA, f"yarn needs more than 1, got {show(stated.theta)}")
@@ -229,7 +227,7 @@ def _yarn(stated: _RopeConfig) -> tuple[float, ...]:
 
 
 def _longrope(stated: _RopeConfig) -> tuple[float, ...]:
-    """arXiv:2402.13753."""
+    """LongRoPE (arXiv:2402.13753)."""
     inner, trained = stated.inner, stated.trained
     factor = stated.factor() if "factor" in inner else stated.positions / trained
     if trained <= 1:
@@ -242,7 +240,7 @@ def _longrope(stated: _RopeConfig) -> tuple[float, ...]:
 
 
 def _proportional(stated: _RopeConfig) -> tuple[float, ...]:
-    """The first pairs alone turn, by powers as of the whole head."""
+    """Only the first pairs rotate, with the exponents of the whole head."""
     share = stated.inner.optional_number(_SHARE) or 1.0
     if share > 1:
         raise stated.inner.error(_SHARE, f"expected at most 1, got {show(share)}")

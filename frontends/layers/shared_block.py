@@ -14,11 +14,10 @@ from .mlp import Mlp
 
 @dataclass(frozen=True)
 class SharedBlock:
-    """Attention and an MLP over the hidden states concatenated with the embedding; all uses share the
-    weights.
+    """Attention and an MLP over hidden states and embeddings, concatenated; all uses share weights.
 
-    `stem` is its name in checkpoints, and `norms` are the norms before both parts. Each use has a separate
-    output projection `out`, and separate `adapters` of rank `rank` for products of the block.
+    `stem` is the name of the block in checkpoints, and `norms` are the norms before both parts. Each use has
+    a separate output projection `out`, and separate `adapters` of rank `rank` for products of the block.
     """
 
     kind: ClassVar[str] = "shared"

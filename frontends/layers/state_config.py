@@ -25,7 +25,7 @@ _MLP = {"feed_forward.gate_up_proj": "feed_forward.gate_up_proj_adapter_list"}
 
 
 def shared_blocks(config: Config, uses: Sequence[int]) -> list[SharedBlock]:
-    """The shared blocks of the layers in `uses`, in turn: an MLP after attention over both inputs.
+    """The shared block of each layer in `uses`, in rotation: attention over both inputs, then an MLP.
 
     Checkpoints store each block at its first use, together with the adapters of all its uses.
     """
@@ -42,7 +42,7 @@ def shared_blocks(config: Config, uses: Sequence[int]) -> list[SharedBlock]:
 
 
 def _adapters(config: Config) -> dict[str, str]:
-    """The modules of a block, and the lists of their adapters by layer."""
+    """The modules of a block, with the lists of their adapters by layer."""
     config.unmodelled("use_shared_mlp_adapter", (None, True), "MLPs that no layer adapts")
     if not config.flag("use_shared_attention_adapter", False):
         return _MLP
@@ -52,7 +52,7 @@ def _adapters(config: Config) -> dict[str, str]:
 
 
 def _attention(config: Config) -> Attention:
-    """Heads of twice the common size, with scores scaled for the common size."""
+    """Attention with twice the head size; the scale of scores is that of the original head size."""
     hidden, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
     size = 2 * hidden // heads
     due = {"attention_hidden_size": 2 * hidden, "attention_head_dim": size}
@@ -67,7 +67,7 @@ def _attention(config: Config) -> Attention:
 
 # --- Delta nets ---
 
-_KIMI = (  # outside or inside the object of the linear layers
+_KIMI = (  # fields next to the object for linear layers, or inside it
     ("linear_num_heads", "num_heads", 32),
     ("linear_head_dim", "head_dim", 128),
     ("linear_conv_kernel_dim", "short_conv_kernel_size", 4),
@@ -82,9 +82,7 @@ def delta_net(
     projections: tuple[tuple[str, int, str], ...],
     **differences: Any,
 ) -> DeltaNet:
-    """Read a DeltaNet with given heads of keys and values and their sizes; `differences` are its other
-    fields.
-    """
+    """Read a DeltaNet; the arguments give heads and sizes of keys and values, and the other fields."""
     keys, values = heads
     if values % keys:
         raise config.error("linear_num_value_heads", f"{values} is no multiple of {keys} key heads")
@@ -93,7 +91,7 @@ def delta_net(
 
 
 def qwen_delta(config: Config, stacks: tuple[str, ...], *, by_head: bool) -> DeltaNet:
-    """Read Qwen's DeltaNet; its projections are stacked by key head or not."""
+    """Read Qwen's DeltaNet; its projections may be stacked by key head."""
     keys, values = config.integer("linear_num_key_heads", 16), config.integer("linear_num_value_heads", 32)
     sizes = config.integer("linear_key_head_dim", 128), config.integer("linear_value_head_dim", 128)
     projections = tuple((f"in_proj_{parts}", keys if by_head else 1, parts) for parts in stacks)
@@ -101,7 +99,7 @@ def qwen_delta(config: Config, stacks: tuple[str, ...], *, by_head: bool) -> Del
 
 
 def kimi_delta(config: Config, linear: Config) -> DeltaNet:
-    """Kimi's delta net; `linear` is the object that may state its sizes."""
+    """Read Kimi's delta net; `linear` is the config object that may contain its sizes."""
     sizes = (linear.integer(inner, config.integer(key, default)) for key, inner, default in _KIMI)
     return kda(*sizes, eps=config.number("rms_norm_eps", 1e-5))
 
@@ -127,7 +125,7 @@ def channels(config: Config) -> int:
 
 
 def mamba(config: Config, inner: int = 0, **differences: Any) -> Mamba:
-    """A scan of `inner` channels; steps have a rank of a sixteenth of the hidden size, unless stated."""
+    """Read a scan of `inner` channels; by default, the rank of steps is hidden / 16."""
     return Mamba(
         inner or channels(config),
         config.integer("mamba_d_state", 16),
@@ -149,9 +147,9 @@ def mamba2(
     state: int = 256,
     **differences: Any,
 ) -> Mamba2:
-    """Read a Mamba-2 with `inner` channels, by default those of the heads; the other arguments are defaults.
+    """Read Mamba-2 with `inner` channels, by default heads · head size; other arguments are defaults.
 
-    Without a default for the size, the channels are divided among the heads.
+    Without a default for the head size, the heads share the channels equally.
     """
     heads, groups = config.integer("mamba_n_heads", heads), config.integer("mamba_n_groups", groups)
     if heads % groups:

@@ -27,9 +27,9 @@ from .parts import activation, layers
 class VisionTower:
     """A vision transformer, and the projection of its output into the language model's embeddings.
 
-    Each image has `patches` of `side` × `side` pixels, each with a learned position. `module` is its name in
-    checkpoints, `projector` the two products around an activation, and `newline` the row that ends an image,
-    if there is one.
+    Each image has `patches` patches of `side` × `side` pixels; each patch has a learned position. `module` is
+    the checkpoint name of the tower, `projector` names the two products around an activation, and `newline`
+    names the row that ends an image, if any.
     """
 
     hidden: int
@@ -44,7 +44,7 @@ class VisionTower:
     newline: str = ""
 
     def program(self, language: Decoder) -> Program:
-        """The phase: pixels of patches in, rows that take the place of a language model's embeddings out."""
+        """Build the phase, which maps patch pixels to rows that replace embeddings of the language model."""
         b, stem = Builder("main"), f"{self.module}."
         at = Blocks(b, language.dtype, self.norm, stem, h=self.hidden, z=self.patches, j=language.hidden)
         with b.block("embedding"):
@@ -57,7 +57,7 @@ class VisionTower:
         stack = LayerStack(kinds, inner, self.hidden, language.dtype, self.norm)
         x = stack.build(at.beside, x)
         with b.block("norm"):
-            for what in self.norm.learns:  # a norm with an unused result
+            for what in self.norm.learns:  # weights of a norm whose result is unused
                 at.weight("h", f"last_norm.{what}", f"post_layernorm.{what}")
         to = Blocks(b, language.dtype, self.norm, "", h=self.hidden, j=language.hidden, n=1)
         with b.block("projector"):
@@ -80,7 +80,7 @@ class Multimodal:
     image: int
 
     def program(self, logits: str, apart: tuple[Hashable, ...] = ()) -> Program:
-        """The language model, with the tower as its phase `encode`."""
+        """Build the language model, with the tower as its phase `encode`."""
         text = self.language.program(logits, apart)
         facts = {**text.facts, "image_token": self.image}
         encode = self.tower.program(self.language).replace(facts=facts)

@@ -1,4 +1,4 @@
-"""Dtypes as values: bits per element, and the scales of a tile of elements.
+"""Dtypes as values: bits per element, and the scales that tiles of elements share.
 
 A name encodes the whole dtype. `fp8_e4m3_c.kn` is e4m3 with one scale per channel, on a matrix with a
 contracted first dimension (`k`) and an uncontracted second one (`n`):
@@ -8,13 +8,13 @@ contracted first dimension (`k`) and an uncontracted second one (`n`):
 - a final `z`: a zero point with each scale; a final `i`: a 32-bit group index for each position along `k`
   (the `g_idx` of GPTQ)
 - `_b128x128`: one fp32 scale for each tile of 128 rows × 128 elements along `k`
-- `mxfp4` and `nvfp4`: the scales of their standards; `nf4` and `bnb_fp4`: the scales of bitsandbytes, one
-  fp32 for each 64 elements, or, with `_dq`, 8 bits for each 64 elements and one fp32 for each 256 of these
-  scales
+- `mxfp4` and `nvfp4`: the scales of these standards
+- `nf4` and `bnb_fp4`: the scales of bitsandbytes, one fp32 scale for each 64 elements; with `_dq`, 8 bits for
+  each 64 elements, and one fp32 number for each 256 scales
 
-The dot is followed by one letter per dimension: `k` for the dimension along which scales run, `n` (weights)
-and `m` (activations) for rows, `b` for separate matrices, such as experts. Dimensions with one letter count
-as one.
+After the dot comes one letter per dimension. `k` is the contracted dimension, along which elements are
+grouped under scales. `n` (weights) and `m` (activations) are rows, and `b` are separate matrices, such as
+experts. Dimensions with the same letter count as one dimension.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from llmir.ir.sizes.polynomial import Size, ceildiv, product
 
 @dataclass(frozen=True)
 class DType:
-    """An element type: `bits` per element, and `scale_bits` per tile of `block` = (rows, elements along `k`).
+    """An element type: `bits` per element, and `scale_bits` per tile of `block` (rows, elements along `k`).
 
-    0 rows or elements mean the whole dimension. 256 scales share `nested_bits`, each position along `k` has
-    `index_bits`, and each matrix `matrix_bits`. `zeros` marks tiles with a zero point, which `scale_bits`
+    In `block`, 0 means the whole dimension. Every 256 scales share `nested_bits`, each position along `k` has
+    `index_bits`, and each matrix has `matrix_bits`. `zeros` marks tiles with a zero point, which `scale_bits`
     includes. Elements of the kind `code` are indices into a table; hardware cannot multiply them directly.
     Without `roles`, a tensor counts as one long row instead of a matrix. `unit` is the arithmetic unit that
-    multiplies the elements. The other fields are names in other systems (`_ALL`).
+    multiplies the elements. The other fields are the names of the dtype in other systems (`_ALL`).
     """
 
     name: str
@@ -63,22 +63,22 @@ class DType:
 
     @property
     def low(self) -> bool:
-        """Whether the precision is low: 8 bits or fewer."""
+        """Whether the dtype has low precision: 8 bits or fewer per element."""
         return self.bits <= 8
 
     @cached_property
     def plain(self) -> DType:
-        """The dtype for arithmetic: the same elements without a special layout of scales."""
+        """The dtype of arithmetic on the elements, without a specific layout of scales."""
         return DTYPES.get(self.scheme) or dtype(_SCALED.sub("", self.scheme))
 
     @cached_property
     def scheme(self) -> str:
-        """The name without the roles of dimensions; it is equal for all matrices of one format."""
+        """The name without the roles of dimensions, which is equal for all matrices of one format."""
         return self.name.partition(".")[0]
 
     @cached_property
     def short(self) -> str:
-        """The shortest word for the dtype as an option of `quantize` for weights.
+        """The shortest name that the option `weights` of `quantize` accepts for the dtype.
 
         >>> [dtype(n).short for n in ("fp8_e4m3_c.kn", "fp8_e4m3_b128x128", "int4_g128", "int4_g32", "bf16")]
         ['fp8', 'fp8_b128x128', 'int4', 'int4_g32', 'bf16']
@@ -89,11 +89,11 @@ class DType:
 
     @property
     def scaled(self) -> DType:
-        """The dtype with the default scales of low-precision weights, if it has none and needs them."""
+        """The dtype with the default scales of weights, if the dtype needs scales but has none."""
         return self if self.scale_bits or not self.scales else dtype(f"{self.name}_{self.scales}")
 
     def laid(self, roles: str) -> DType:
-        """The dtype with scales arranged by the roles of dimensions; unchanged if it has no scales."""
+        """The dtype with these roles of dimensions; unchanged if the dtype has no scales."""
         return dtype(f"{self.scheme}.{roles}") if self.scale_bits else self
 
     def sizes(self, shape: Iterable[Size]) -> tuple[Size, Size, Size]:
@@ -136,9 +136,9 @@ class DType:
         return self.name
 
 
-NESTED = 256  # scales that share one (QLoRA, arXiv:2305.14314, section 3)
+NESTED = 256  # number of scales that share a second-level scale (QLoRA, arXiv:2305.14314, section 3)
 
-# The table of dtypes: bits, the unit that multiplies them, and their names in torch, in safetensors and
+# The table of dtypes: bits, the arithmetic unit, and the names in torch, in safetensors and
 # elsewhere. `alias` is the name for the most common format of a kind, `scales` the default scales of a
 # low-precision weight.
 FP64 = DType("fp64", 64, unit="fp64", torch="float64", stored="F64", words=("double",))
@@ -157,9 +157,9 @@ INT4 = DType("int4", 4, "int", unit="int4", scales="g128")
 MXFP4 = DType("mxfp4", 4, block=(1, 32), scale_bits=8, unit="fp4")
 # NVIDIA Blackwell NVFP4: 16 elements share one fp8 (e4m3) scale, a matrix one fp32 scale.
 NVFP4 = DType("nvfp4", 4, block=(1, 16), scale_bits=8, matrix_bits=32, unit="fp4")
-# bitsandbytes: elements are indices into a table of 16 fp32 values that is stored with them. The table
+# bitsandbytes: elements are indices into a table of 16 fp32 values, which is stored with them. The table
 # contains QLoRA's normal floats, or 4-bit floats without infinities. 64 elements share one fp32 scale. If
-# scales are quantized again, they are indices into a table of 256.
+# scales are quantized in turn, scales are indices into a table of 256 values.
 NF4 = DType("nf4", 4, "code", block=(1, 64), scale_bits=32, matrix_bits=16 * 32, unit="bf16")
 BNB_FP4 = replace(NF4, name="bnb_fp4")
 NF4_DQ = replace(NF4, name="nf4_dq", scale_bits=8, nested_bits=32, matrix_bits=(16 + 256) * 32)
@@ -172,8 +172,8 @@ DTYPES = FrozenDict({d.name: d for d in _ALL})
 _CALLED = {d.name: {d.name, d.alias, d.torch, d.stored, *d.words} - {""} for d in _ALL}
 _WORDS = {word.lower(): name for name, words in _CALLED.items() for word in words}
 
-# Each arithmetic unit, and the units that can replace it, best first. An operand is only ever converted to a
-# format that represents its values. fp32 never becomes tf32, which would silently drop 13 bits of mantissa.
+# Each arithmetic unit, and the units that can replace it, best first. Operands are only converted to a
+# format that represents their values. fp32 never becomes tf32, which would silently drop 13 mantissa bits.
 WIDER: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "fp64": (),
@@ -189,8 +189,8 @@ WIDER: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "int4": ("int8", "bf16", "fp16", "tf32", "fp32"),
     }
 )
-# Words for the arithmetic of dtypes that no tensor here has. Formats that differ in scales or in the split of
-# exponent and mantissa share a unit, and integers of any other width run as int32.
+# Arithmetic units of dtypes that no tensor in llmir has. Formats that differ in scales or in the split of
+# bits into exponent and mantissa share a unit. Integers of any other width run as int32.
 _UNITS = {unit: unit for unit in WIDER}
 _UNITS |= {"float8": "fp8", "f8": "fp8", "mxfp8": "fp8", "mxfp6": "fp6", "float4": "fp4"}
 _UNITS |= {"int16": "int32", "bool": "int32", "uint8": "int8", "uint4": "int4"}
@@ -233,8 +233,7 @@ def _scaled(scheme: str) -> DType | None:
 
 @lru_cache(maxsize=4096)
 def parse_dtype(word: str) -> DType:
-    """The dtype for a word of torch, of safetensors, of this module or of common use; `ParseError` for an
-    unknown word.
+    """Parse a dtype name of torch, safetensors, llmir or common use; `ParseError` for an unknown name.
 
     >>> [str(parse_dtype(w)) for w in ("torch.bfloat16", "half", "F8_E4M3", "fp8_b128x128", "int4_g32")]
     ['bf16', 'fp16', 'fp8_e4m3', 'fp8_e4m3_b128x128', 'int4_g32']
@@ -249,8 +248,7 @@ def parse_dtype(word: str) -> DType:
 
 @lru_cache(maxsize=4096)
 def unit_of(word: str) -> str:
-    """The unit that computes with a dtype, also for dtypes that tensors here cannot have; `ParseError` for an
-    unknown dtype.
+    """The arithmetic unit of a dtype, which may be unknown as a tensor's dtype; else `ParseError`.
 
     >>> unit_of("fp8_e4m3"), unit_of("nvfp4"), unit_of("int4_g128"), unit_of("mxfp6")
     ('fp8', 'fp4', 'int4', 'fp6')

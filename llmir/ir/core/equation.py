@@ -1,15 +1,15 @@
 """Index equations: the source of an op's shapes, FLOPs, bytes and shardings.
 
-`b t h, h f -> b t f` names the axes of each operand and result. An axis is
+`b t h, h f -> b t f` names the axes of each operand and result. The kinds of axes are:
 
-- *mapped*: in an operand and a result (`b`, `t`, `f`);
+- *mapped*: in operands and in results (`b`, `t`, `f`);
 - *contracted*: in operands only (`h`);
-- *indexed*: `[v]`, looked up instead of multiplied, so outside the FLOP product;
-- *windowed*: `t~`, read with its neighbors;
+- *indexed*: `[v]`, looked up instead of multiplied, so FLOPs do not depend on its size;
+- *windowed*: `t~`, where an element is read together with its neighbors;
 - *new*: in results only (`k` of a top-k).
 
-`h!` must be whole on one rank, and `+k` sums an axis that only one operand has. `(b t k)` is one dimension
-over several axes, and `(c + t)` is one dimension of several axes end to end.
+An axis `h!` must be whole on each rank. `+k` marks a sum over an axis that only one operand has. `(b t k)` is
+one dimension that flattens several axes, and `(c + t)` is one dimension that concatenates several axes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DIMENSION = re.compile(r"\(([^)]*)\)|(\[)?(\+?)(\w+)\]?([~!]?)")
 
 @dataclass(frozen=True)
 class Dimension:
-    """One dimension of an operand or result: an axis, a product of axes, or axes end to end."""
+    """One dimension of an operand or result: an axis, a product of axes, or a concatenation of axes."""
 
     axes: tuple[str, ...]
     end_to_end: bool = False
@@ -47,7 +47,7 @@ class Dimension:
 
 @dataclass(frozen=True)
 class Equation:
-    """A parsed equation; make one with `equation(text)`."""
+    """A parsed equation; `equation(text)` parses one."""
 
     text: str
     operands: tuple[tuple[Dimension, ...], ...]
@@ -82,7 +82,7 @@ class Equation:
         return frozenset(self.axes(self.operands)), frozenset(self.axes(self.results))
 
     def einsum(self, operands: Sequence[int] | None = None, result: int = 0) -> str:
-        """The equation in numpy's notation, of some of its operands and one result.
+        """The equation in the notation of `numpy.einsum`, for some operands and one result.
 
         >>> equation("b t h, h f, h g -> b t f, b t g").einsum((0, 2), 1)
         'abc,cd->abd'
@@ -95,7 +95,7 @@ class Equation:
         return f"{','.join(spelled[:-1])}->{spelled[-1]}"
 
     def check_product(self, left: int, right: int, result: int) -> None:
-        """Raise VerifyError if an axis without a mark is only in one operand and not in the result."""
+        """Raise VerifyError if an axis without the mark `+` is in one operand only and in no result."""
         a, b = (set(self.axes([self.operands[i]])) for i in (left, right))
         lone = (a ^ b) - set(self.axes([self.results[result]])) - self.indexed - self.summed
         for axis in sorted(lone):
@@ -103,9 +103,9 @@ class Equation:
             raise VerifyError(f'"{self.text}": {fact}; +{axis} says that it is summed')
 
     def sizes(self, tensors: Sequence[Tensor], **new: Size) -> dict[str, Size]:
-        """The size of each axis, from the shapes of the operands; the op states the sizes of *new* axes.
+        """The size of each axis, from the shapes of the operands; the op gives the sizes of *new* axes.
 
-        Raises `VerifyError` when ranks or sizes disagree.
+        Raises `VerifyError` if numbers of dimensions or sizes disagree.
         """
         if len(tensors) != len(self.operands):
             raise VerifyError(f'"{self.text}" takes {len(self.operands)} operands, got {len(tensors)}')
@@ -160,9 +160,7 @@ class Equation:
         return self._checked(split, {p: t for p, t in tokens.items() if t}, partial)
 
     def carries(self, pair: tuple[str, ...]) -> bool:
-        """Whether each token keeps its place in the first two dimensions, or becomes rows, independently of
-        other tokens.
-        """
+        """Whether the op processes each token independently, in place or as separate rows."""
         kept = all(term[:2] == _apart(pair) or any(d.axes[:2] == pair for d in term) for term in self.results)
         return kept and not any(a in self.whole or self.role(a) != "mapped" for a in pair)
 
@@ -194,9 +192,7 @@ class Equation:
 
 @dataclass(frozen=True)
 class Layout:
-    """The placements of the axes of an equation: `split` contains them by axis; the axes in `pair` are split
-    together over `tokens`.
-    """
+    """The placements of an equation's axes: `split` by axis; `tokens` splits the axes in `pair` together."""
 
     split: dict[str, Placement]
     pair: tuple[str, ...]
@@ -208,7 +204,7 @@ class Layout:
         placements = []
         for d in term:
             own = self.split.get(" ".join(d.axes), self.split.get(d.axes[0], ()))
-            # Rows that run over the tokens are split as the tokens are.
+            # A dimension of rows that flattens the tokens is split like the tokens.
             rows = self.tokens if d.axes[:2] == self.pair else ()
             placements.append((*own, *rows))
         together = term[:2] == _apart(self.pair)

@@ -1,6 +1,6 @@
 """A read-only `networkx.MultiDiGraph`: the networkx view of a graph, `Graph.nx`.
 
-This is a separate module because the import of networkx, a third of the start-up time, is then deferred.
+The module is separate in order to defer the import of networkx, which takes a third of the start-up time.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ class FrozenGraph(nx.MultiDiGraph):  # type: ignore[misc] # networkx has no type
     `copy()` returns an editable graph.
     """
 
-    _sealed = False  # networkx has its own flag, which it also sets on views before it fills them
+    _sealed = False  # networkx has its own flag, but sets it on views before they are filled
 
     @classmethod
     def of(cls, name: str, nodes: Mapping[str, Any]) -> FrozenGraph:
-        """The graph of these nodes."""
+        """Build the networkx graph of these nodes."""
         found = cls()
         found.hold(name, nodes)
         return found
 
     def hold(self, name: str, nodes: Mapping[str, Any]) -> None:
-        """Become the graph of these nodes; everything is read-only, also the attributes of edges."""
+        """Add these nodes and their edges, then make the graph read-only, including edge attributes."""
         used: dict[str, FrozenDict[str, Any]] = {}
         users: dict[str, dict[str, Any]] = {name: {} for name in nodes}
         for node in nodes.values():
@@ -57,5 +57,5 @@ class FrozenGraph(nx.MultiDiGraph):  # type: ignore[misc] # networkx has no type
         super().__delattr__(name)
 
     def copy(self, as_view: bool = False) -> nx.MultiDiGraph:
-        """An ordinary graph with the same nodes, edges and attributes, or a view."""
+        """An editable graph with equal nodes, edges and attributes, or a view."""
         return super().copy(as_view=True) if as_view else nx.MultiDiGraph(self)

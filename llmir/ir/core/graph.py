@@ -1,4 +1,4 @@
-"""Nodes, values and graphs: ops in schedule order that cannot be changed, with a networkx view.
+"""Nodes, values and graphs: immutable ops in schedule order, with a networkx view.
 
 A `Node` is an op in a graph, with operands and result types; a `Value` is one of its results. `graph.nx` is a
 `networkx.MultiDiGraph` that refuses changes.
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 OpT = TypeVar("OpT", bound=Op)
 
 
-_MOST_NODES = 2_000_000  # more nodes than any model has with all layers unrolled
+_MOST_NODES = 2_000_000  # more nodes than any model with all layers unrolled
 _NAME = re.compile(r"""[^\s#,()=\[\]{}"@%:]+""")
 
 
 def check_name(name: object) -> str:
-    """`name`, if it is a valid name in the text form of IR; otherwise `VerifyError`."""
+    """Return `name` if it is valid in the text form of IR; otherwise raise `VerifyError`."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         allowed = 'text without spaces, and none of # , ( ) = [ ] { } " @ % :'
         arguments.refuse("name", name, allowed, VerifyError)
@@ -40,7 +40,7 @@ def check_name(name: object) -> str:
 
 
 class Value(NamedTuple):
-    """One result of a node; printed `%node`, or `%node#1` for results after the first."""
+    """One result of a node, printed as `%node`; later results are `%node#1`, `%node#2`, …."""
 
     node: str
     result: int = 0
@@ -51,7 +51,7 @@ class Value(NamedTuple):
 
 @dataclass(frozen=True)
 class Node:
-    """An op in a graph: its name, the values that it takes, and the types of its results."""
+    """An op in a graph, with its name, its operands and its result types."""
 
     name: str
     op: Op
@@ -122,7 +122,7 @@ class Graph(Immutable, Displayable):
 
     @cached_property
     def users(self) -> Mapping[str, tuple[tuple[Node, int], ...]]:
-        """The users of each node, by its name: nodes in schedule order, with their operand slots."""
+        """The users of each node by name: nodes in schedule order, with the operand slots that they use."""
         found: dict[str, list[tuple[Node, int]]] = {name: [] for name in self._nodes}
         for node in self.nodes:
             for slot, value in enumerate(node.operands):
@@ -133,7 +133,7 @@ class Graph(Immutable, Displayable):
     def nx(self) -> FrozenGraph:
         """The graph for networkx, built on first access."""
 
-        from .frozen_graph import FrozenGraph  # the import of networkx is a third of the start time
+        from .frozen_graph import FrozenGraph  # the import of networkx takes a third of the start-up time
 
         return FrozenGraph.of(self.name, self._nodes)
 
@@ -144,7 +144,7 @@ class Graph(Immutable, Displayable):
 
     @cached_property
     def inputs(self) -> tuple[Node, ...]:
-        """The sources other than weights and caches; a `repeat` of this graph passes operands for them."""
+        """The sources other than weights and caches; a `repeat` of this graph passes them as operands."""
         return tuple(n for n in self.sources if n.op.role == "activation")
 
     @cached_property
@@ -155,7 +155,7 @@ class Graph(Immutable, Displayable):
     def __getitem__(self, name: str) -> Node:
         try:
             return self._nodes[name]
-        except (KeyError, TypeError):  # values that cannot be keys
+        except (KeyError, TypeError):  # unhashable values
             shown = plain(name) if isinstance(name, str) else arguments.show_value(name)
             raise VerifyError(f"graph @{self.name} has no op %{shown}") from None
 
@@ -182,15 +182,13 @@ class Graph(Immutable, Displayable):
         return tuple([types.get(v) or self.type(v) for v in node.operands])
 
     def origin(self, value: Value) -> Node:
-        """The node to which the memory of a value belongs; results that are written in place share the memory
-        of an operand.
-        """
+        """The node that allocated the memory of a value; an in-place result shares its operand's memory."""
         self.type(value)
         return self._origins.get(value) or self._nodes[value.node]
 
     @cached_property
     def _origins(self) -> dict[Value, Node]:
-        """For each value that is written in place, the value where its memory was allocated."""
+        """The value that allocated the memory of each in-place result."""
         found: dict[Value, Node] = {}
         for node in self.nodes:
             for result, slot in node.op.aliases.items():

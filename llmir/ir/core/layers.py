@@ -13,9 +13,9 @@ _SHOWN = 4
 
 @dataclass(frozen=True)
 class Layers:
-    """The layer numbers with which an op runs: from `first` on, through the loops around it.
+    """The layer numbers for which an op runs: from `first` on, through the loops that contain the op.
 
-    Each entry of `loops`, outermost first, is the number of iterations and the layers per iteration.
+    Each entry of `loops`, outermost first, contains the number of iterations and the layers per iteration.
 
     >>> period = Layers(2).inside(0, times=2, size=6)  # twice, five local layers and a global one
     >>> print(period.inside(0, times=5, size=1), "|", period.inside(5, times=1, size=1))
@@ -26,11 +26,11 @@ class Layers:
     loops: tuple[tuple[int, int], ...] = ()
 
     def inside(self, before: int, times: int, size: int) -> Layers:
-        """The layer numbers inside a loop, if `before` layers come before it in the body."""
+        """The layer numbers inside a nested loop, which follows `before` layers in the body."""
         *outer, (last, step) = self.loops or ((1, 0),)
         if times == 1:
             return Layers(self.first + before, self.loops)
-        if step == times * size or last == 1:  # the two loops count on as one
+        if step == times * size or last == 1:  # both loops number layers without a gap, as one loop
             return Layers(self.first + before, (*outer, (last * times, size)))
         return Layers(self.first + before, (*self.loops, (times, size)))
 

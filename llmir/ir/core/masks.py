@@ -1,8 +1,8 @@
-"""Attention masks as values; a mask states to which keys a query attends.
+"""Attention masks as values; a mask determines to which keys a query attends.
 
 Attention ops, caches and kernels receive a mask as text. `t` new tokens of a sequence follow `c` cached ones,
-and each new token has a query and a key at its position. A mask states the numbers of pairs and keys as
-sizes, and computes in NumPy which query attends to which key.
+and each new token has a query and a key at its position. A mask gives the numbers of pairs and keys as
+symbolic sizes. It also computes in NumPy which query attends to which key.
 
 >>> from llmir.ir.sizes.polynomial import C, T
 >>> mask("window(4096)"), str(mask("window(4096)").kept(C)), str(mask("causal").keys(T, C))
@@ -27,22 +27,22 @@ from llmir.ir.sizes.polynomial import Min, Size, ceildiv
 Array = np.ndarray[Any, np.dtype[Any]]
 
 MASKS: dict[str, type[Mask]] = {}
-_LONGEST = 60  # characters of a mask's text
+_LONGEST = 60  # most characters of a mask's text
 _MOST = 1 << 48  # the same bound as for dimensions of tensors
 
 
 @dataclass(frozen=True)
 class Mask(ABC):
-    """A mask: the keys to which each query attends. The fields are the sizes of the mask, and `word(sizes)`
-    is its text.
+    """Base class of masks: the keys to which each query attends.
 
-    Kernels use `step`, the number of keys that each query attends to in addition to those of the previous
-    query, and `most`, the largest number of keys.
+    The fields are the sizes of the mask, and its text is `word(sizes)`. Kernels use `step`, the number of
+    keys that each query attends to in addition to the keys of the previous query. They also use `most`, the
+    largest number of keys per query.
     """
 
     word: ClassVar[str] = ""
     step: ClassVar[int] = 1
-    bias_flops: ClassVar[int] = 0  # per pair, for the bias
+    bias_flops: ClassVar[int] = 0  # FLOPs per pair to compute and add the bias
 
     def __init_subclass__(cls) -> None:
         if cls.word:
@@ -62,14 +62,10 @@ class Mask(ABC):
 
     @abstractmethod
     def pairs(self, t: Size, c: Size) -> Size:
-        """Twice the number of pairs of a query and a key to which it attends (twice, so that half a square is
-        an integer).
-        """
+        """Twice the number of visible pairs of a query and a key; the factor 2 avoids fractions."""
 
     def kept(self, c: Size) -> Size:
-        """The number of the last cached tokens, out of `c`, to which future tokens attend; the cache must
-        store them.
-        """
+        """How many of `c` cached tokens must stay in the cache because future tokens attend to them."""
         return c
 
     def keys(self, t: Size, c: Size) -> Size:
@@ -77,7 +73,7 @@ class Mask(ABC):
         return self.kept(c) + t
 
     def positions(self, keys: int, end: int) -> Array:
-        """The positions of the last `keys` tokens of a sequence of `end` tokens."""
+        """The positions of the last `keys` tokens in a sequence of `end` tokens."""
         return np.arange(end - keys, end)
 
     @abstractmethod
@@ -85,13 +81,11 @@ class Mask(ABC):
         """Whether the query at one position attends to the key at another; positions broadcast together."""
 
     def bias(self, head: Array, heads: int, query: Array, key: Array) -> Array:
-        """The bias that is added to the scores of a head, at pairs that the mask allows; all arguments
-        broadcast together.
-        """
+        """The bias on a head's scores at pairs that the mask allows; all arguments broadcast together."""
         return np.zeros(())
 
     def short(self, most: int) -> Mask:
-        """The mask with sizes of at most `most`, for programs on short axes."""
+        """The mask with sizes limited to `most`, for programs with short axes."""
         return replace(self, **{f.name: min(getattr(self, f.name), most) for f in fields(self)})
 
     def __str__(self) -> str:
@@ -111,7 +105,7 @@ class Full(Mask):
         return 2 * t * (c + t)
 
     def sees(self, query: Array, key: Array) -> Array:
-        """Always."""
+        """True."""
         return np.ones(np.broadcast_shapes(query.shape, key.shape), dtype=bool)
 
 
@@ -126,7 +120,7 @@ class Causal(Mask):
         return 2 * t * c + t * t + t
 
     def sees(self, query: Array, key: Array) -> Array:
-        """No later key is visible."""
+        """Whether the key is not later than the query."""
         found: Array = key <= query
         return found
 
@@ -141,7 +135,7 @@ class Window(Mask):
 
     @property
     def most(self) -> float:
-        """Its width."""
+        """The width."""
         return self.width
 
     def _before(self, n: Size) -> Size:
@@ -157,25 +151,25 @@ class Window(Mask):
         return self._before(c + t) - self._before(c)
 
     def kept(self, c: Size) -> Size:
-        """A new token sees one key of its own and width − 1 earlier ones."""
+        """At most width − 1 tokens: a new token sees its own key and width − 1 earlier keys."""
         return Min.of(c, self.width - 1)
 
     def sees(self, query: Array, key: Array) -> Array:
-        """No later key is visible, and no key before the window."""
+        """Whether the key is in the window that ends at the query."""
         found: Array = (key <= query) & (key > query - self.width)
         return found
 
 
 class Selected(Window):
-    """Like `Window`, but an op selects the keys by their content, so the cache stores all keys.
+    """Like `Window`, but an op selects the keys by content, so the cache stores all keys.
 
-    The op that selects keys receives the index; positions alone do not determine it.
+    The op that selects keys also receives index scores, because positions alone do not determine the keys.
     """
 
     word = ""  # a mask of this kind has no text
 
     def kept(self, c: Size) -> Size:
-        """Any entry may be selected."""
+        """All tokens, because any key may be selected."""
         return c
 
     def keys(self, t: Size, c: Size) -> Size:
@@ -185,14 +179,14 @@ class Selected(Window):
 
 @dataclass(frozen=True)
 class Entries(Causal):
-    """One entry for each `stride` tokens; the queries from its last token on see it."""
+    """One entry for each `stride` tokens; queries at or after an entry's last token see the entry."""
 
     word = ""  # a mask of this kind has no text
 
     stride: int
 
     def first(self, n: Size) -> Size:
-        """Twice the pairs of the first `n` queries: the j-th sees ⌊j / stride⌋."""
+        """Twice the pairs of the first `n` queries: query j sees ⌊j / stride⌋ entries."""
         whole = self.kept(n)
         return whole * (2 * n - self.stride * (whole + 1) + 2)
 
@@ -215,7 +209,7 @@ class Entries(Causal):
 
 @dataclass(frozen=True)
 class ChosenEntries(Entries):
-    """At most `width` of the entries for each query, selected by content; an op receives the index."""
+    """Like `Entries`, but each query sees at most `width` entries, which an op selects by content."""
 
     word = ""
 
@@ -223,13 +217,11 @@ class ChosenEntries(Entries):
 
     @property
     def most(self) -> float:
-        """Its width."""
+        """The width."""
         return self.width
 
     def first(self, n: Size) -> Size:
-        """The pairs of the first `n` queries: early queries see all entries, and later ones see `width`
-        each.
-        """
+        """Twice the pairs of the first `n` queries; each query sees at most `width` entries."""
         few = Min.of(n, self.width * self.stride)
         return super().first(few) + 2 * self.width * (n - few)
 
@@ -242,7 +234,8 @@ class ChosenEntries(Entries):
 class ChosenBlocks(Causal):
     """A query sees its own block of `length` keys up to itself, and `width` − 1 selected earlier blocks.
 
-    The op that selects blocks receives the index; positions alone do not determine it.
+    The op that selects blocks also receives index scores, because positions alone do not determine the
+    blocks.
     """
 
     word = ""
@@ -256,9 +249,7 @@ class ChosenBlocks(Causal):
         return self.length * self.width
 
     def pairs(self, t: Size, c: Size) -> Size:
-        """The pairs in the query's own block, plus those in earlier blocks, up to the number of selected
-        blocks.
-        """
+        """Twice the pairs in each query's own block and in its selected earlier blocks."""
         end, start = c + t, c
         own = Chunk(self.length).pairs(t, c)
         if self.width == 1:
@@ -273,7 +264,7 @@ class ChosenBlocks(Causal):
 
 @dataclass(frozen=True)
 class Chunk(Mask):
-    """A query sees the keys up to its own in its chunk of `length` positions (Llama 4)."""
+    """A query sees its own key and earlier keys in its chunk of `length` positions (Llama 4)."""
 
     word = "chunk"
 
@@ -281,7 +272,7 @@ class Chunk(Mask):
 
     @property
     def most(self) -> float:
-        """The mean over the queries of a chunk."""
+        """The mean number of keys over the queries of a chunk."""
         return (self.length + 1) / 2
 
     def _whole(self, n: Size) -> Size:
@@ -298,42 +289,41 @@ class Chunk(Mask):
         return self._before(c + t) - self._before(c)
 
     def kept(self, c: Size) -> Size:
-        """C mod length, because no later token sees a complete chunk."""
+        """c mod length, because no future token sees a complete chunk."""
         return c - self.length * self._whole(c)
 
     def sees(self, query: Array, key: Array) -> Array:
-        """No later key is visible, and no key of another chunk."""
+        """Whether the key is in the query's chunk and not later than the query."""
         found: Array = (key <= query) & (key // self.length == query // self.length)
         return found
 
 
 @dataclass(frozen=True)
 class Prefix(Mask):
-    """The first `length` tokens, such as those of an image, see one another; all other tokens see the earlier
-    tokens.
-    """
+    """The first `length` tokens, such as an image, see one another; other tokens see all earlier tokens."""
 
     word = "prefix"
 
     length: int
 
     def pairs(self, t: Size, c: Size) -> Size:
-        """The causal pairs, and q·(q − 1)/2 more for the q new tokens of the prefix."""
+        """Twice the causal pairs and q·(q − 1)/2 more pairs, for q new tokens in the prefix."""
         new = Min.of(c + t, self.length) - Min.of(c, self.length)
         return Causal().pairs(t, c) + new * new - new
 
     def sees(self, query: Array, key: Array) -> Array:
-        """No later key is visible, except inside the prefix."""
+        """Whether the key is not later than the query, or both are in the prefix."""
         found: Array = (key <= query) | ((key < self.length) & (query < self.length))
         return found
 
 
 @dataclass(frozen=True)
 class Alibi(Causal):
-    """A causal mask with a bias: scores fall by the distance times the head's slope over √`spread`.
+    """A causal mask with a bias on the scores: −distance · slope / √`spread`, with one slope per head.
 
-    For n heads, n a power of two, the slopes are 2^(−8/n), 2^(−16/n), …. Other numbers of heads take the
-    slopes of the next lower power of two, then every second slope of the next higher one (arXiv:2108.12409).
+    If the number of heads n is a power of two, the slopes are 2^(−8/n), 2^(−16/n), …. Otherwise, the slopes
+    are those for the next lower power of two, followed by every second slope for the next higher power of two
+    (arXiv:2108.12409).
     """
 
     word = "alibi"
@@ -349,13 +339,13 @@ class Alibi(Causal):
         return result
 
     def short(self, most: int) -> Mask:
-        """The mask itself: it excludes no key."""
+        """The mask itself, because it has no limiting size."""
         return self
 
 
 @lru_cache(maxsize=256)
 def mask(text: str) -> Mask:
-    """The mask of a text; VerifyError for an unknown text.
+    """Parse a mask; VerifyError for an unknown text.
 
     >>> str(mask("chunk( 8192 )"))
     'chunk(8192)'

@@ -1,4 +1,4 @@
-"""The mesh: the devices of a program as named axes, and the degrees of parallelism over them."""
+"""The mesh: the devices of a program, arranged along named axes, and the degrees of parallelism."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from llmir.base import arguments
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import VerifyError
 
-MOST_DEVICES = 1 << 20  # five times the largest machine of 2025; a group is a list of its devices
+MOST_DEVICES = 1 << 20  # five times the largest machine of 2025; lists of device numbers stay short enough
 
 
 @dataclass(frozen=True)
 class Parallelism:
     """The degree of each kind of parallelism; `sp` (sequence parallelism) is either on or off.
 
-    Experts are sharded over `ep` of the ranks of dp and tp.
+    Experts are sharded over `ep` of the dp · tp ranks.
 
     >>> print(Parallelism(tp=4, dp=2, ep=8, sp=True))
     tp 4, ep 8, dp 2, sp
@@ -33,7 +33,7 @@ class Parallelism:
     sp: bool = False
 
     def words(self, between: str = " ") -> list[str]:
-        """Each kind whose degree is above 1."""
+        """The kinds with a degree above 1, as words."""
         named = [(f.name, getattr(self, f.name)) for f in fields(self)]
         return [name if n is True else f"{name}{between}{n}" for name, n in named if n is True or n > 1]
 
@@ -45,8 +45,8 @@ class Parallelism:
 class Mesh:
     """Named axes with their sizes, such as `(("dp", 2), ("tp", 8))`; empty for one device.
 
-    Devices are numbered with the first axis outermost. Experts are sharded over `ep` of them, and
-    with `sp` the tokens between blocks over the axes of tp.
+    Devices are numbered with the first axis outermost. Experts are sharded over `ep` devices. With `sp`, the
+    tokens between blocks are split over the tp axes.
 
     >>> Mesh((("dp", 2), ("tp", 8))).devices
     16
@@ -78,7 +78,7 @@ class Mesh:
             raise VerifyError(f"mesh of {self.devices:,} devices: the limit is {MOST_DEVICES:,}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Without its hash, because hashes of strings differ between processes."""
+        """Pickle without the cached hash, because hashes of strings differ between processes."""
         return type(self), (self.axes, self.ep, self.sp)
 
     def __hash__(self) -> int:
@@ -94,11 +94,11 @@ class Mesh:
         return prod(size for _, size in self.axes)
 
     def atoms(self, name: str) -> tuple[str, ...]:
-        """The axes `name0`, `name1`, … whose product is the degree of parallelism `name`."""
+        """The axes `name0`, `name1`, …; the product of their sizes is the degree of parallelism `name`."""
         return tuple(axis for axis, _ in self.axes if axis.rstrip("0123456789") == name)
 
     def degree(self, name: str) -> int:
-        """The degree of parallelism `name`; 1 without this axis.
+        """The degree of parallelism `name`; 1 if the mesh has no such axis.
 
         >>> Mesh((("dp0", 2), ("tp0", 2), ("tp1", 2))).degree("tp")
         4
@@ -117,8 +117,7 @@ class Mesh:
         return dict(self.axes)
 
     def group(self, placement: Iterable[str]) -> tuple[int, ...]:
-        """The ids of the devices that the axes of `placement` connect, for the group of device 0; other
-        groups are analogous.
+        """The ids of the devices in the group of device 0, along the axes of `placement`.
 
         >>> Mesh((("dp", 2), ("tp", 4))).group(("dp",))
         (0, 4)
@@ -132,8 +131,7 @@ class Mesh:
         return tuple(found)
 
     def around(self, over: Iterable[str], used: Collection[str]) -> Mesh:
-        """The axes in `used`, and those inside of the outermost axis of `over`; these are enough to describe
-        their groups.
+        """The part of the mesh with the axes in `used`, and all axes inside the outermost axis of `over`.
 
         >>> print(mesh_of(dp=4, tp=4).around(["tp0"], ["dp1"]))
         mesh(dp1=2, tp0=2, tp1=2)
@@ -156,7 +154,7 @@ _mesh = lru_cache(maxsize=1024)(Mesh)
 
 
 def mesh_of(**degrees: int) -> Mesh:
-    """Build a mesh with axes of prime size, so that a part of a degree has a name.
+    """Build a mesh with axes of prime size, so that each factor of a degree has a named axis.
 
     Args:
         **degrees: The number of ranks by kind, such as `tp=4`. The first kind is outermost in the numbering

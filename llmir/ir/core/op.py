@@ -1,8 +1,8 @@
-"""The base class of ops: an op states one index equation and overrides only the rules that deviate.
+"""The base class of ops: an op has one index equation, and overrides only the rules that need it.
 
-Result types, work, matrix products, legal shardings and the NumPy meaning have defaults that follow from
-`rule`. Class attributes and properties state the traits of an op; passes and backends read these instead of
-testing for a class. `OPS` is the registry of ops by opcode.
+Result types, work, matrix products, legal shardings and NumPy evaluation have defaults that follow from the
+equation `rule`. Class attributes and properties give the traits of an op. Passes and backends read these
+traits instead of testing for a class. `OPS` is the registry of ops by opcode.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Gemm(NamedTuple):
 
 
 def operand_gemm(rule: Equation, sizes: Mapping[str, Size], left: int, right: int, result: int) -> Gemm:
-    """The matrix product of two operands of `rule` into one result, by the roles of the axes."""
+    """The matrix product of two operands of `rule`, derived from the roles of the axes."""
     a, b = (rule.axes([rule.operands[i]]) for i in (left, right))
     out = rule.axes([rule.results[result]])
     over = [x for x in dict.fromkeys((*a, *b)) if x not in rule.indexed]
@@ -62,11 +62,11 @@ KINDS = ("gemm", "attention", "moe", "scan", "norm", "elementwise", "gather", "c
 
 
 class Loop(NamedTuple):
-    """The loop of an op: it runs the graph `body` `times` times, and its first `carried` operands pass from
-    one iteration to the next.
+    """The loop of an op, which runs the graph `body` `times` times.
 
-    `first` is the number of the first layer, if it is set (`Program.iterations`). The last iteration returns
-    its additional results, which have the types `gives`.
+    The first `carried` operands pass from one iteration to the next. `first` is the number of the first
+    layer, if set (`Program.iterations`). The last iteration also returns additional results of the types
+    `gives`.
     """
 
     body: str
@@ -80,10 +80,10 @@ class Loop(NamedTuple):
 class Work:
     """The work of one execution of an op on any device: the input of every cost model.
 
-    `matrix` and `vector` are FLOPs on the two kinds of unit. `reads` are bytes per operand and `writes` bytes
-    per result. `dtype` is the dtype of the arithmetic. `payload` bytes are exchanged between the devices of a
-    `group` (one representative group), and `wire` bytes leave each rank in a ring. `pattern` is the opcode of
-    the collective that sends them.
+    `matrix` and `vector` are FLOPs on matrix units and on vector units. `reads` are bytes per operand, and
+    `writes` are bytes per result. `dtype` is the dtype of the arithmetic. The devices of each group exchange
+    `payload` bytes, and in a ring `wire` bytes leave each rank; `group` is one representative group.
+    `pattern` is the opcode of the collective.
     """
 
     dtype: DType
@@ -105,15 +105,13 @@ class Work:
 
 @dataclass(frozen=True)
 class ExecutionPlace:
-    """The context of one execution: the numbers of `cached` and `new` tokens, and the first indices of axes
-    on this rank.
+    """The context of one execution: `cached` and `new` tokens, and the first indices of axes on this rank.
 
-    Several ranks share a partial sum. One of these ranks `leads`: only this rank adds terms that must count
-    once.
+    Among ranks that share a partial sum, `leads` is true for one rank, which adds terms that count once.
     """
 
     cached: int = 0
-    new: int = 0  # 0 where each rank has all of them
+    new: int = 0  # 0 for an axis that each rank has in full
     origins: Mapping[str, int] = field(default_factory=dict)
     leads: bool = True
 
@@ -124,10 +122,10 @@ class ExecutionPlace:
 
 @dataclass(frozen=True)
 class RankGroup:
-    """The state of a group of ranks during a step: `positions` of a sequence, and the rows that each rank has
-    sent.
+    """The state of a group of ranks during a step.
 
-    `sent` maps the mesh axes and total rows of an exchange to the rows of each rank.
+    `positions` is the number of positions per sequence. `sent` maps the mesh axes and the total rows of an
+    exchange to the rows that each rank has sent.
     """
 
     positions: int
@@ -136,58 +134,58 @@ class RankGroup:
 
 @dataclass(frozen=True)
 class Op:
-    """An operation. Its fields are its attributes; its rules follow from the equation `rule`.
+    """Base class of ops. Fields are the attributes of the op, and its rules follow from the equation `rule`.
 
-    In `rule`, `*` stands for the remaining leading axes of the first operand. `block` is the part of the
-    model that the op is in: embedding, attention, attention_core, mlp, routed_experts, router,
-    shared_experts, norm or lm_head.
+    In `rule`, `*` means the remaining leading axes of the first operand. `block` is the part of the model
+    that contains the op: embedding, attention, attention_core, mlp, routed_experts, router, shared_experts,
+    norm or lm_head.
 
-    An op describes itself by traits, so that other code does not have to test its class.
+    Traits describe an op, so that other code does not have to test its class.
     """
 
     opcode: ClassVar[str] = ""
     kind: ClassVar[str] = ""
     rule: ClassVar[str] = ""
-    takes: ClassVar[tuple[str, ...]] = ("x",)  # names of the operands; `*weights` represents any number
-    vector_flops: ClassVar[int] = 0  # per element of the first result
-    # result -> the operand that it overwrites (if nothing else needs the operand later)
+    takes: ClassVar[tuple[str, ...]] = ("x",)  # operand names; `*weights` means any number of operands
+    vector_flops: ClassVar[int] = 0  # FLOPs per element of the first result
+    # result -> operand that the result overwrites (if no later op needs the operand)
     aliases: ClassVar[Mapping[int, int]] = MappingProxyType({})
-    # operands in which the op is linear, so that partial sums may pass through
+    # operands in which the op is linear: the op may process partial sums
     linear: ClassVar[frozenset[int]] = frozenset()
-    # … only in all of these together, as in the terms of a sum: all are partial sums over the same ranks
+    # operands that must all be partial sums over the same ranks, or none of them: the terms of a sum
     additive: ClassVar[bool] = False
-    # axis -> the other axis that shares its placement, such as rows with their experts
+    # axis -> other axis with the same placement, such as rows and their experts
     aligned: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    # no op computes its value: it exists before the step
+    # whether the value exists before the step, without computation
     source: ClassVar[bool] = False
-    # content of the memory of its results: weight, cache or activation
+    # kind of memory of the results: weight, cache or activation
     role: ClassVar[str] = "activation"
-    # part of the placement on ranks; removed if values are placed again
+    # whether sharding inserted the op; a new sharding removes such ops
     relays: ClassVar[bool] = False
-    # whether its ranks communicate, and the share of the payload that a ring of n ranks sends
+    # whether ranks communicate in the op, and the fraction of the payload that a ring of n ranks sends
     exchanges: ClassVar[bool] = False
     share: ClassVar[str] = ""
-    # its result is its operand in the stated dtype
+    # whether the result is the operand in a declared dtype
     converts: ClassVar[bool] = False
-    # a cast without loss, which patterns of rewrites ignore
+    # whether the op is a lossless cast, which rewrite patterns ignore
     transparent: ClassVar[bool] = False
-    # result -> the operand whose rows it copies unchanged
+    # result -> operand whose rows the result copies unchanged
     copies: ClassVar[Mapping[int, int]] = MappingProxyType({})
-    # it adds up the rows of a token, which were copied
+    # whether the op adds up the copied rows of each token
     combines: ClassVar[bool] = False
-    # the results are the best next tokens, with their scores
+    # whether the results are the best next tokens with their scores
     proposes: ClassVar[bool] = False
-    # the result consists of zeros
+    # whether the result consists of zeros
     zero: ClassVar[bool] = False
-    # operands that it reads in low precision and dequantizes itself
+    # operands that the op reads in low precision and dequantizes
     widens: ClassVar[frozenset[int]] = frozenset()
-    # operand -> another operand that must have the same dtype
+    # operand -> other operand that must have the same dtype
     alike: ClassVar[Mapping[int, int]] = MappingProxyType({})
 
     # whether only passes create the op, as one kernel of an engine that replaces several ops
     lowered: ClassVar[bool] = False
 
-    # its work follows from the types of one rank; temporary memory may exceed them
+    # whether the work follows from the types of one rank
     lone: ClassVar[bool] = True
     roomy: ClassVar[bool] = False
 
@@ -204,7 +202,7 @@ class Op:
                 OPS.add(cls.opcode, cls, cls)
 
     def __hash__(self) -> int:
-        """Hash of the class and attributes, computed once, because types, work and times are cached by op."""
+        """Hash of the class and the attributes, computed once: types, work and times are cached by op."""
         if "_hash" not in vars(self):
             vars(self)["_hash"] = hash((type(self), *(getattr(self, f.name) for f in fields(self))))
         return int(vars(self)["_hash"])
@@ -215,9 +213,7 @@ class Op:
 
     @classmethod
     def stated(cls, given: Mapping[str, object], results: tuple[Tensor, ...]) -> dict[str, object]:
-        """The attributes that repeat the types of results, and which the text form omits; `given` contains
-        the others.
-        """
+        """Attributes that the text form omits, because they repeat result types; `given` are the others."""
         return {}
 
     @property
@@ -227,9 +223,7 @@ class Op:
 
     @property
     def cached(self) -> bool:
-        """Whether the op supplies values of earlier steps together with the new tokens (also values of
-        another layer).
-        """
+        """Whether the op supplies values of earlier steps and of new tokens, possibly of another layer."""
         return self.role == "cache" or "cached" in self.axes
 
     @property
@@ -244,17 +238,17 @@ class Op:
 
     @property
     def loop(self) -> Loop | None:
-        """The graph that the op runs, if it runs one."""
+        """The loop of the op; None if the op runs no graph."""
         return None
 
     @property
     def moves(self) -> bool:
-        """Whether the op only moves or converts values, between ranks or between precisions."""
+        """Whether the op only moves values between ranks or converts them between dtypes."""
         return self.kind == "collective"
 
     @property
     def runs(self) -> bool:
-        """Whether the op runs as a kernel; sources do not, and loops run only their body."""
+        """Whether the op runs as a kernel; sources and loops do not."""
         return not self.source and self.loop is None
 
     @property
@@ -264,12 +258,12 @@ class Op:
 
     @property
     def matrices(self) -> range:
-        """Which operands are weights that it multiplies the first operand by, one for each result."""
+        """The slots of weights that the op multiplies by the first operand, one weight per result."""
         return range(0)
 
     @property
     def active(self) -> Fraction:
-        """The share of its matrices that one token uses."""
+        """The fraction of the weights that one token uses."""
         return Fraction(1)
 
     @property
@@ -278,66 +272,64 @@ class Op:
         return ""
 
     def routed_by(self, law: str) -> Op:
-        """A copy of the op in which tokens choose experts by another law."""
+        """The op with another routing law."""
         return self
 
     @property
     def expert_choices(self) -> int:
-        """The number of experts of the model that tokens choose from; 0 for an op without routed rows."""
+        """The number of experts in the model; 0 for an op without routed rows."""
         return 0
 
     def scale_roles(self, slot: int) -> str:
-        """The role of each dimension of an operand with respect to scales (`DType.roles`); "" if the operand
-        is no matrix.
-        """
+        """The roles of an operand's dimensions for scales (`DType.roles`); "" if the operand is no matrix."""
         return ""
 
     @property
     def chunked(self) -> Op | None:
-        """A scan of several tokens at once, as kernels compute it; None for other ops."""
+        """The scan with chunks of tokens, as kernels compute it; None for other ops."""
         return None
 
     def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape in a checkpoint of a weight at this operand, given its shape in the program."""
+        """The checkpoint shape of a weight at operand `slot`, given its shape in the program."""
         return shape
 
     def remark(self, operands: Sequence[Tensor]) -> str:
-        """A remark for diagrams about properties that types do not show."""
+        """A remark for diagrams on properties that types do not show."""
         return ""
 
     def numbered(self, layer: int) -> Op:
-        """The op as it is in the layer with this number."""
+        """The op for this layer number."""
         return self
 
     def typed(self, type: Tensor) -> Op:
-        """A source with this type; other ops are unchanged, because their types follow from the operands."""
+        """The source with this type; other ops return themselves, because operands determine their types."""
         return self
 
     def widened(self, axis: str, by: int) -> Op:
-        """A weight with `by` more spare places along an axis; unchanged if it does not have the axis."""
+        """The weight with `by` more spare entries along an axis; the op itself without this axis."""
         return self
 
     def looping(self, loop: Loop) -> Op:
-        """The op with another loop; unchanged if it runs no graph."""
+        """The op with another loop; the op itself if it runs no graph."""
         return self
 
     def giving(self, to: DType, x: DType) -> Op:
-        """The op with results of dtype `to`, if it declares one; `x` is the dtype of its first operand."""
+        """The op with results of dtype `to`, if it declares a dtype; `x` is the first operand's dtype."""
         return self
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
-        """The op's equation for these operands, in which `*` is written out."""
+        """The equation for these operands, with `*` replaced by axes."""
         return spell_equation(self.rule, len(operands[0].shape) if operands else 0)
 
     def owed(self, operands: Sequence[Tensor]) -> list[Placement]:
-        """The mesh axes over which each operand may remain a partial sum."""
+        """For each operand, the mesh axes over which the operand may remain a partial sum."""
         if self.additive:
             shared = (a for a in operands[0].partial if all(a in t.partial for t in operands))
             return [tuple(shared)] * len(operands)
         return [t.partial if i in self.linear else () for i, t in enumerate(operands)]
 
     def new_axes(self, operands: Sequence[Tensor]) -> dict[str, Size]:
-        """Sizes of the axes that only the results have."""
+        """The sizes of axes that only results have."""
         return {}
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
@@ -383,13 +375,11 @@ class Op:
         return tuple(t.bytes for t in results)
 
     def workspace(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """Bytes of temporary memory in addition to operands and results; the types are those of one rank."""
+        """Bytes of temporary memory in addition to operands and results, for the types of one rank."""
         return 0
 
     def work(self, operands: Sequence[Tensor], results: Sequence[Tensor], mesh: Mesh) -> Work:
-        """The cost of one execution on the fullest rank; types are global, and `mesh` contains the axes of
-        all ranks.
-        """
+        """The work of one execution on the rank with the largest parts, for global types."""
         ours, theirs = ([t.local(mesh) for t in types] for types in (operands, results))
         return Work(
             self.arithmetic(ours) if ours else theirs[0].dtype,
@@ -405,21 +395,21 @@ class Op:
     ) -> tuple[Array, ...]:
         """Compute the results in NumPy. The default evaluates the equation as an einsum.
 
-        Arrays are global or those of one rank, like the types; `at` contains the first indices of the latter.
+        Arrays and types are global, or those of one rank. For one rank, `at` contains the first indices.
         """
         ranks = [Tensor((1,) * a.ndim, results[0].dtype) for a in operands]
         return (np.einsum(self.equation(ranks).einsum(), *operands, optimize=True),)
 
     def meet(self, members: Sequence[Array], place: int, at: RankGroup) -> Array:
-        """The result of the rank at `place`, from the values of all members of its group in `joins`.
+        """The result on the rank at `place`, from the operand values of all ranks of its group in `joins`.
 
-        VerifyError for an op that connects no ranks.
+        Raises VerifyError for an op that connects no ranks.
         """
         raise VerifyError(f"{self.opcode} joins no ranks")
 
 
 def type_name(attribute: Field[Any]) -> str:
-    """The declared type of an attribute, such as `int`, `str` or `tuple`, independent of its spelling."""
+    """The declared type of an attribute as a name, such as `int`, `str` or `tuple`."""
     stated = attribute.type
     name = stated if isinstance(stated, str) else getattr(stated, "__name__", str(stated))
     return name.partition("[")[0]
@@ -427,9 +417,7 @@ def type_name(attribute: Field[Any]) -> str:
 
 @lru_cache(maxsize=4096)
 def spell_equation(rule: str, rank: int) -> Equation:
-    """The equation, in which `*` is replaced by the remaining axes of a first operand with `rank`
-    dimensions.
-    """
+    """Replace `*` in an equation by the remaining axes of a first operand with `rank` dimensions."""
     if "*" not in rule:
         return equation(rule)
     stated = len(rule.split(",", maxsplit=1)[0].split("->", maxsplit=1)[0].split()) - 1
@@ -444,7 +432,7 @@ def _listed(operands: Sequence[Tensor]) -> str:
 def infer(op: Op, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """The result types of `op`; `VerifyError` if the operands do not fit."""
     takes = op.takes
-    if takes == Op.takes:  # a class without names: its rule, or else its equation, counts the operands
+    if takes == Op.takes:  # without operand names, the rule or the equation gives the number of operands
         takes = tuple(op.rule.partition("->")[0].split(",")) if op.rule else ("*operands",)
     least = sum(not name.startswith("*") for name in takes)
     if len(operands) < least or (len(operands) > least == len(takes)):

@@ -30,9 +30,9 @@ LEFT_OUT = "without"  # the fact that names fields of a multimodal config, such 
 
 
 class Instance(NamedTuple):
-    """A node at one place of execution: `path` is unique in the program, and `stage` is the pipeline stage.
+    """A node at one place of a program; `path` is unique in the program, and `stage` is the pipeline stage.
 
-    A node in the body of a loop stands for all iterations: `layers` contains their layer numbers.
+    A node in the body of a loop represents all iterations; `layers` contains their layer numbers.
     """
 
     path: str
@@ -47,21 +47,22 @@ class Instance(NamedTuple):
         return self.layers.count
 
 
-LONGEST_NAME = 200  # characters of a graph's name in an error
+LONGEST_NAME = 200  # most characters of a graph's name in an error message
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Program(Record, Displayable):
-    """Named graphs, with the entry graph of each pipeline stage, which has a separate mesh.
+    """Named graphs with one entry graph per pipeline stage; each stage has separate devices.
 
-    Each entry receives the results of the previous entry first. A step sends its batch through the entries in
-    `micro_batches` equal parts; `B` counts the sequences of one part. `facts` are properties of the model for
-    reports (architecture, layers, positions). `notes` are messages for the user, such as an assumption or an
-    ignored field.
+    The first inputs of each entry are the results of the previous entry. A step sends its batch through the
+    entries in `micro_batches` equal parts; `B` counts the sequences of one part. `facts` are properties of
+    the model for reports (architecture, layers, positions). `notes` are messages for the user, such as an
+    assumption or an ignored field.
 
-    `phases` are programs that replace the graphs in one phase, by a name in `PHASES`. They share weights and
-    caches with the program, with two exceptions: encode has separate weights and computes inputs of prefill.
-    Draft has separate weights and a cache, which do not count as parameters or caches of the program.
+    `phases` maps names in `PHASES` to programs that replace the graphs in one phase. These programs share
+    weights and caches with the program, with two exceptions. The phase encode has separate weights, and
+    computes inputs of prefill. The phase draft has separate weights and a separate cache, which do not count
+    as parameters or caches of the program.
     """
 
     prints = "ir"
@@ -103,7 +104,7 @@ class Program(Record, Displayable):
                 arguments.refuse(f"program: phases: {name}", phase, "a Program without phases", VerifyError)
 
     def phase(self, name: str) -> Program:
-        """The program of a phase; the other phases are its `phases`.
+        """The program of a phase, in which `phases` contains the other phases.
 
         Returns the program itself if the phase has no replacement.
         """
@@ -137,7 +138,7 @@ class Program(Record, Displayable):
         return f"<Program {self.name}: {', '.join(f'@{g}' for g in self.graphs)}>"
 
     def instances(self) -> Iterator[Instance]:
-        """Every node that a step runs, in order, with the bodies of `repeat` in its place."""
+        """Every node that a step runs, in order, with each `repeat` replaced by its body."""
 
         def walk(name: str, path: str, layers: Layers, stage: int) -> Iterator[Instance]:
             graph = self[name]
@@ -154,8 +155,8 @@ class Program(Record, Displayable):
     def iterations(self, graph: Graph, start: Layers) -> dict[str, Layers]:
         """The layer numbers of each `repeat` in `graph`, by name; numbering in the graph begins at `start`.
 
-        A `repeat` follows the layers before it in its graph, unless it sets `first`. An iteration has the
-        number of layers of its body (`depth`).
+        Numbering continues after the preceding layers of the graph, unless a `repeat` sets `first`. An
+        iteration has as many layers as its body (`depth`).
         """
         found: dict[str, Layers] = {}
         before = 0
@@ -167,7 +168,7 @@ class Program(Record, Displayable):
         return found
 
     def runs(self, graph: Graph, times: Mapping[str, int] | None = None) -> dict[Graph, int]:
-        """How often each graph runs per run of `graph`; `times` replaces the iterations of its loops."""
+        """How often each graph runs per run of `graph`; `times` replaces the numbers of iterations."""
         found = {graph: 1}
         for name, loop in graph.loops.items():
             often = (times or {}).get(name, loop.times)
@@ -176,7 +177,7 @@ class Program(Record, Displayable):
         return found
 
     def depth(self, name: str) -> int:
-        """The number of layers in one run of a graph: the layers of its loops, or 1 without loops."""
+        """The number of layers in one run of a graph: the layers of all its loops, or 1 without loops."""
         loops = self[name].loops.values()
         depths: dict[str, int] = vars(self).setdefault("_depths", {})
         if name not in depths:
@@ -195,53 +196,47 @@ class Program(Record, Displayable):
 
     @property
     def is_model(self) -> bool:
-        """Whether the program is a whole language model, which an engine can serve; frontends state this as a
-        fact.
-        """
+        """Whether the program is a whole language model, which an engine can serve."""
         return "architecture" in self.facts and not self.patches
 
     @cached_property
     def is_lowered(self) -> bool:
-        """Whether a pass has replaced ops by an engine's kernels, in any phase."""
+        """Whether, in any phase, a pass has replaced ops by an engine's kernels."""
         parts = (self, *self.phases.values())
         return any(n.op.lowered for part in parts for graph in part.graphs.values() for n in graph.nodes)
 
     @cached_property
     def patches(self) -> int:
-        """The number of image patches that a step encodes per image, for `B` images; 0 for models without
-        image inputs.
-        """
+        """The number of patches per image that a step encodes; 0 for models without image inputs."""
         return self._given("patch")
 
     @cached_property
     def image_tokens(self) -> int:
-        """Image tokens per prompt; 0 without images."""
+        """The number of image tokens per prompt; 0 without images."""
         return self._given("image")
 
     def _given(self, axis: str) -> int:
-        """The size of a logical axis among the inputs of a step; 0 if no input has the axis."""
+        """The size of a logical axis of the inputs; 0 if no input has the axis."""
         given = (n for n in self[self.entries[0]].inputs if axis in n.op.axes)
         return next((Binding()(n.results[0].shape[n.op.axes.index(axis)]) for n in given), 0)
 
     @property
     def devices(self) -> int:
-        """The number of devices of a step: the devices of the mesh times the stages."""
+        """The number of devices: the devices of the mesh times the number of stages."""
         return self.mesh.devices * len(self.entries)
 
     @property
     def left_out(self) -> str:
-        """The parts of a multimodal model that are omitted, such as `vision tower, audio tower`; empty if
-        there are none.
-        """
+        """The omitted parts of a multimodal model, such as `vision tower, audio tower`; "" if none."""
         return str(self.facts.get(LEFT_OUT, "")).replace("_config", " tower")
 
     @property
     def title(self) -> str:
-        """The name with the omitted parts, such as `my-vlm without vision tower`."""
+        """The name with omitted parts, such as `my-vlm without vision tower`."""
         return f"{self.name} without {self.left_out}" if self.left_out else self.name
 
     def held(self) -> Iterator[Instance]:
-        """Each stored weight, for each stage. A weight without `{layer}` in its name is stored once."""
+        """The stored weights of each stage. A weight without `{layer}` in its name is stored once."""
         seen: set[tuple[str, int, Tensor]] = set()
         for at in self.instances():
             name, key = at.node.op.param, (at.node.op.param, at.stage, at.node.results[0])
@@ -263,9 +258,7 @@ class Program(Record, Displayable):
 
     @cached_property
     def parameters_by_kind(self) -> FrozenDict[str, int]:
-        """Parameters by block, with a prefix for the image encoder. Tied weights count once, buffers do not
-        count.
-        """
+        """Parameters by block, with a prefix for the image encoder; tied weights count once, buffers not."""
         total: Counter[str] = Counter()
         own = {*self.graphs.values()}
         for at in self.weights():
@@ -276,14 +269,12 @@ class Program(Record, Displayable):
 
     @property
     def parameters(self) -> int:
-        """All parameters, all experts included."""
+        """The number of parameters, including all experts."""
         return sum(self.parameters_by_kind.values())
 
     @cached_property
     def active_parameters(self) -> int:
-        """The number of parameters that one token uses, including embeddings; only the top-k of the routed
-        experts count.
-        """
+        """Parameters that one token uses, with embeddings, but only with the top-k routed experts."""
         idle = Fraction(0)
         for at in self.instances():
             if (share := at.node.op.active) < 1:
@@ -296,7 +287,7 @@ class Program(Record, Displayable):
 
     @cached_property
     def _caches(self) -> tuple[tuple[Size, int], ...]:
-        """The bytes of each cache, and its number of layers."""
+        """The bytes of each cache, and the number of layers with such a cache."""
         caches = (i for i in self.instances() if i.node.op.role == "cache")
         return tuple((i.node.results[0].bytes, i.repeat) for i in caches)
 
@@ -315,15 +306,13 @@ class Program(Record, Displayable):
 
     @property
     def kv_cache_bytes_per_later_token(self) -> float:
-        """Cache bytes per token once all windows are full: the mean over the second million tokens."""
-        million = 1 << 20  # a multiple of all chunks and compressions
+        """Cache bytes per token after all windows are full: the mean over the second million tokens."""
+        million = 1 << 20  # a multiple of all chunk lengths and compression strides
         return (self.cache_bytes(2 * million) - self.cache_bytes(million)) / million
 
     @property
     def state_bytes_per_sequence(self) -> int:
-        """Cache bytes per sequence that are independent of its length: states of scans, windows of
-        convolutions.
-        """
+        """Cache bytes per sequence, independent of length: states of scans and convolutions."""
         return self.cache_bytes(0)
 
     def replace(self, **changes: Any) -> Program:

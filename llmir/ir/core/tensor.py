@@ -18,17 +18,17 @@ from llmir.ir.sizes.ragged import most
 from .dtype import DType, dtype
 from .mesh import Mesh
 
-# Larger sizes are typos. A product of this many sizes of this magnitude is still a finite float64.
+# Larger values are typing errors. A product of MOST_DIMENSIONS sizes of MOST_SIZE is still a finite float64.
 LARGEST, MOST_DIMENSIONS = 1 << 48, 16
 
-Placement = tuple[str, ...]  # the mesh axes that one dimension is split over, major first
+Placement = tuple[str, ...]  # the mesh axes that split one dimension, outermost first
 
 
 class Tensor(Immutable):
-    """A type: global shape, dtype and placement. `placements[i]` splits dimension i; over the axes in
-    `partial`, each rank has a summand.
+    """A tensor type: global shape, dtype, and placement on mesh axes.
 
-    `tokens` splits the first two dimensions (sequences × positions) together, as one axis of tokens.
+    The axes `placements[i]` split dimension i. Over the axes in `partial`, each rank has one summand. The
+    axes in `tokens` split the first two dimensions (sequences × positions) together, as one axis of tokens.
 
     >>> print(Tensor((4, 28672), dtype("bf16"), ((), ("tp",))))
     bf16[4, 28672@tp]
@@ -82,7 +82,7 @@ class Tensor(Immutable):
         return self.dtype.bytes_of(*self.shape)
 
     def to(self, dtype: DType) -> Tensor:
-        """The same tensor with another dtype."""
+        """The type with another dtype."""
         return Tensor(self.shape, dtype, self.placements, self.partial, self.tokens)
 
     def resized(self, dim: int, size: Size) -> Tensor:
@@ -91,22 +91,22 @@ class Tensor(Immutable):
         return Tensor(shape, self.dtype, self.placements, self.partial, self.tokens)
 
     def local(self, mesh: Mesh) -> Tensor:
-        """The type on the fullest rank: the size of each split dimension is divided and rounded up (or is the
-        number of routed rows).
+        """The type on the rank with the largest part: each split size is divided and rounded up.
 
-        Tokens that are split together are counted along the first dimension; the second is then 1.
+        For a dimension of routed rows, the size is the number of rows on that rank. If sequences and
+        positions are split together, the first dimension counts tokens, and the second is 1.
         """
         return _local(self, mesh) if self.spread else self
 
     @cached_property
     def spread(self) -> Placement:
-        """Every mesh axis that splits the value, or over which it is a partial sum."""
+        """Every mesh axis that splits the value, or over which the value is a partial sum."""
         return (*(axis for p in self.placements for axis in p), *self.tokens, *self.partial)
 
     def laid(
         self, placements: Iterable[Placement] = (), partial: Placement = (), tokens: Placement = ()
     ) -> Tensor:
-        """The same tensor with another placement."""
+        """The type with another placement."""
         where = tuple(placements) or ((),) * len(self.shape), partial, tokens
         return self if where == self._key[2:] else Tensor(self.shape, self.dtype, *where)
 

@@ -1,10 +1,10 @@
-"""The ops: one class for each, in `OPS` by opcode.
+"""The op classes. The registry `OPS` maps each opcode to its class.
 
 Each file covers one topic. Start with `linear.py` (`Linear`) and `elementwise.py` (`Add`, `Silu`). An op that
 overrides most rules is `attention.py` (`FlashAttention`). `collective.py` (`Collective`) is the base of ops
-that move values between ranks. A new op registers itself where its class is defined; then `python
-scripts/opmethods.py` writes its module into `index.py` and the types of its builder method into a stub.
-Imports `llmir.base`, `llmir.ir.sizes` and `llmir.ir.core`.
+that move values between ranks. A new op registers itself where its class is defined. Afterwards, `python
+scripts/opmethods.py` writes the module of the op into `index.py`, and the types of its builder method into a
+stub. Imports `llmir.base`, `llmir.ir.sizes` and `llmir.ir.core`.
 """
 
 from dataclasses import MISSING, fields
@@ -50,7 +50,7 @@ def describe(kind: type[Op]) -> dict[str, Any]:
 
 
 def _flops(kind: type[Op]) -> str:
-    """The FLOP formula of an op: 2·m·n·k for its matrix products, and the rest from its class."""
+    """The FLOP formula of an op: 2·m·n·k for its matrix products, plus other FLOPs that the class states."""
     found = [] if kind.gemms is Op.gemms else ["2·m·n·k"]
     if kind.matrix is not Op.matrix:
         found = [_said(kind.matrix)]
@@ -74,7 +74,7 @@ def make(opcode: str, **attributes: Any) -> Op:
 
 
 def _plain(value: object) -> bool:
-    """Whether an op treats equal values of one type in the same way."""
+    """Whether an attribute has a plain type, so that attributes with equal values are interchangeable."""
     words = type(value) is tuple and all(type(each) is str for each in value)
     return words or type(value) in (str, int, float, bool, Tensor, type(None))
 
@@ -94,4 +94,4 @@ def _make(kind: type[Op], /, **attributes: Any) -> Op:
         raise VerifyError(f"{kind.opcode}: {str(error).split('__init__() ')[-1]}") from None
 
 
-_known = lru_cache(maxsize=1 << 12, typed=True)(_make)  # models contain only a few different ops, many times
+_known = lru_cache(maxsize=1 << 12, typed=True)(_make)  # a model contains many ops, but few distinct ones

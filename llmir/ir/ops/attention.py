@@ -27,11 +27,11 @@ from .norm import softmax
 
 
 def mask_scores(scores: Array, by: Mask, heads: Mapping[str, int], at: ExecutionPlace) -> Array:
-    """`scores`, of [b, *heads, t, c], by a mask; `heads` are the sizes of their axes in the whole model."""
+    """Apply a mask to `scores` of shape [b, *heads, t, c]; `heads`: head counts in the whole model."""
     queries, keys = scores.shape[-2:]
     query = (at.cached + at.origin("t") + np.arange(queries))[:, None]
     key = by.positions(keys, at.cached + (at.new or queries))
-    number = np.zeros((1, 1), dtype=int)  # one for each head
+    number = np.zeros((1, 1), dtype=int)  # one number for each head
     for (axis, size), local in zip(heads.items(), scores.shape[1:-2], strict=True):
         number = number[..., None, :, :] * size + at.origin(axis) + np.arange(local)[:, None, None]
     bias = by.bias(number, math.prod(heads.values()), query, key)
@@ -40,7 +40,7 @@ def mask_scores(scores: Array, by: Mask, heads: Mapping[str, int], at: Execution
 
 @dataclass(frozen=True)
 class AttentionScores(Op):
-    """q · kᵀ · scale, all queries against all keys."""
+    """q · kᵀ · scale, for all pairs of a query and a key."""
 
     opcode = "attention_scores"
     kind = "attention"
@@ -65,9 +65,9 @@ class AttentionScores(Op):
 
 @dataclass(frozen=True)
 class AttentionMask(Op):
-    """Scores with −∞ where a query does not see a key, plus the bias of the mask.
+    """Set scores to −∞ where the mask hides a key from a query, and add the bias of the mask.
 
-    1 FLOP per element, as eager code adds the mask, plus the FLOPs of the bias.
+    Eager code adds the mask to the scores: 1 FLOP per element, plus the FLOPs of the bias.
     """
 
     opcode = "attention_mask"
@@ -110,10 +110,11 @@ class AttentionMix(Op):
 
 @dataclass(frozen=True)
 class FlashAttention(Op):
-    """softmax(q · kᵀ · scale) · v without the scores in memory (arXiv:2205.14135), of the pairs of a mask.
+    """softmax(q · kᵀ · scale) · v over the pairs that a mask allows, without scores in memory.
 
-    Scores are capped softly unless `cap` is 0, and the softmax may have sinks. Reads q once, and the keys and
-    values that at least one query sees; writes the output once, in the dtype `to` or that of q.
+    This is flash attention (arXiv:2205.14135). Scores are soft-capped unless `cap` is 0, and the softmax may
+    have sinks. The op reads q once, and the keys and values that at least one query sees. It writes the
+    output once, in the dtype `to`, or in the dtype of q.
     """
 
     opcode = "flash_attention"
@@ -129,12 +130,12 @@ class FlashAttention(Op):
     to: str = ""
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
-        """The rule, and the axes of sinks if there are some."""
+        """The rule, with the axes of the sinks if the op has sinks."""
         return equation(self.rule.replace(" ->", ", g r ->") if operands[3:] else self.rule)
 
     @property
     def pattern(self) -> Mask:
-        """The mask that counts pairs and keys."""
+        """The mask, which determines the numbers of pairs and keys."""
         return mask(self.mask)
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -149,7 +150,7 @@ class FlashAttention(Op):
         return "" if self.mask == "causal" else self.mask
 
     def gemms(self, operands: Sequence[Tensor]) -> tuple[Gemm, ...]:
-        """The two products of eager code; `matrix` counts the part that is done."""
+        """The two full products of eager code; `matrix` counts only the FLOPs of visible pairs."""
         rule = self.equation(operands)
         n = rule.sizes(operands)
         batch, rows = n["b"] * n["g"], n["r"] * n["t"]
@@ -160,12 +161,12 @@ class FlashAttention(Op):
         return self.pattern.pairs(n["t"], n["c"] - n["t"])
 
     def matrix(self, operands: Sequence[Tensor]) -> Size:
-        """2·(d + e) for each pair that the mask leaves, and query head."""
+        """2·(d + e) for each query head and each pair that the mask allows."""
         n = self.equation(operands).sizes(operands)
         return n["b"] * n["g"] * n["r"] * (n["d"] + n["e"]) * self._pairs(n)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """For each pair and query head 5 (softmax), 2 (ALiBi), 6 (cap), half-pairs rounded up; 5 per sink."""
+        """Per pair and query head 5 (softmax), 2 (ALiBi), 6 (cap), half pairs rounded up; 5 per sink."""
         n = self.equation(operands).sizes(operands)
         each = 5 + mask(self.mask).bias_flops + SoftCap.vector_flops * bool(self.cap)
         sinks = 5 * n["t"] * len(operands[3:])

@@ -14,14 +14,14 @@ from llmir.ir.core.op import Array, ExecutionPlace, Op
 from llmir.ir.core.tensor import Tensor
 from llmir.ir.sizes.polynomial import Size
 
-MOST = 1024  # most beams of a request
+MOST = 1024  # the largest number of beams per request
 
 
 @dataclass(frozen=True)
 class LogSoftmaxTopK(Op):
-    """The `k` largest log-probabilities of each row of logits and which they are, in one kernel.
+    """The `k` largest log-probabilities of each row of logits and their indices, in one kernel.
 
-    The softmax takes 5 FLOPs per candidate, its comparison one.
+    The softmax takes 5 FLOPs per candidate, and the comparison takes 1.
     """
 
     opcode = "log_softmax_top_k"
@@ -43,7 +43,7 @@ class LogSoftmaxTopK(Op):
         return (FP32, INT32)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """6 a candidate."""
+        """6 per candidate."""
         return 6 * operands[0].elements
 
     def evaluate(
@@ -59,10 +59,10 @@ class LogSoftmaxTopK(Op):
 
 @dataclass(frozen=True)
 class Reorder(Op):
-    """A cache with its sequences copied to the beams that continue them, as `index_select` does.
+    """Copy each sequence of a cache to the beams that continue the sequence, as `index_select` does.
 
     The order has no effect on the cost, so the interpreter leaves each sequence in place. The next step uses
-    the copy. The temporary coexistence of both caches is not counted.
+    the copy. Memory estimates do not count the short time in which both caches exist.
     """
 
     opcode = "reorder"

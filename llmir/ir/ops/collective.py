@@ -1,8 +1,8 @@
-"""Collectives: ops that change the placement of a value, not the value.
+"""Collectives: ops that change the placement of a value on ranks, and leave the value unchanged.
 
-Wire bytes are those of a ring over `n` ranks. It sends each payload (n−1)/n times for a gather, a scatter or
-an exchange, and twice as often for an all_reduce (Thakur, Rabenseifner & Gropp 2005, section 4). The cost
-model decides which algorithm sends them.
+Wire bytes assume a ring of `n` ranks. A gather, a scatter or an exchange sends (n−1)/n of the payload, and an
+all_reduce sends twice as much (Thakur, Rabenseifner & Gropp 2005, section 4). The cost model chooses the
+algorithm that transfers the payload.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from llmir.ir.sizes.polynomial import Size, ceildiv
 from llmir.ir.sizes.ragged import even, routed
 from llmir.ir.sizes.routing_laws import CHANCE, law
 
-TOKENS = -1  # value of `dim`: the first two dimensions together
+TOKENS = -1  # value of `dim` for the token axis, which combines the first two dimensions
 
 
 @dataclass(frozen=True)
 class Collective(Op):
-    """Moves one or several values between the ranks that the mesh axes `over` connect."""
+    """Base class of ops that move values between the ranks that the mesh axes `over` connect."""
 
     relays = exchanges = True
     share = "(n−1)/n"
@@ -42,7 +42,7 @@ class Collective(Op):
         return self.over
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
-        """Unchanged values."""
+        """The identity, because values are unchanged."""
         letters = iter("abcdefghijlmnopqrsuvwxyz")
         axes = ", ".join(" ".join(islice(letters, len(t.shape))) for t in operands)
         return equation(f"{axes} -> {axes}")
@@ -65,11 +65,11 @@ class Collective(Op):
         return self.opcode
 
     def wire(self, payload: Size, ranks: int) -> Size:
-        """Bytes that a rank sends in a ring: (n−1)/n of the payload."""
+        """The bytes that a rank sends in a ring: (n−1)/n of the payload."""
         return ceildiv((ranks - 1) * payload, ranks)
 
     def work(self, operands: Sequence[Tensor], results: Sequence[Tensor], mesh: Mesh) -> Work:
-        """The work of an op, plus the payload and wire bytes."""
+        """The work of an op without communication, plus the payload and the wire bytes."""
         each = (self.payload(x, y).local(mesh).bytes for x, y in zip(operands, results, strict=False))
         payload = sum(each, start=0)
         group = mesh.group(self.over)
@@ -79,14 +79,14 @@ class Collective(Op):
 
 
 def without(placement: Placement, over: Placement, what: Tensor) -> Placement:
-    """`placement` less its last axes `over`; `VerifyError` if it does not end with them."""
+    """`placement` without its last axes `over`; `VerifyError` if `placement` does not end with these axes."""
     if not over or placement[len(placement) - len(over) :] != over:
         raise VerifyError(f"{what} is not split over {'.'.join(over) or 'nothing'} innermost")
     return placement[: len(placement) - len(over)]
 
 
 def summed(x: Tensor, over: Placement) -> Placement:
-    """The partial axes of `x` without `over`."""
+    """The axes over which `x` remains a partial sum after a sum over `over`."""
     if not over or not set(over) <= set(x.partial):
         raise VerifyError(f"{x} is not a partial sum over {'.'.join(over) or 'nothing'}")
     return tuple(a for a in x.partial if a not in over)
@@ -109,12 +109,12 @@ def placement_of(x: Tensor, dim: int) -> Placement:
 
 
 def flat(x: Array) -> Array:
-    """Sequences × positions along the first dimension, and 1 along the second."""
+    """Reshape sequences and positions to one axis of tokens and an axis of length 1."""
     return x.reshape(x.shape[0] * x.shape[1], 1, *x.shape[2:])
 
 
 def piece(x: Array, dim: int, place: int, count: int) -> Array:
-    """One of `count` pieces along `dim` (−1: along the tokens); pieces have equal lengths, rounded up."""
+    """Piece `place` of `count` along `dim` (−1: the token axis); pieces have equal lengths, rounded up."""
     whole, axis = (flat(x), 0) if dim == TOKENS else (x, dim)
     length = whole.shape[axis]
     size = -(-length // count)
@@ -129,14 +129,14 @@ def total(members: Sequence[Array]) -> Array:
 
 @dataclass(frozen=True)
 class AllReduce(Collective):
-    """partial → replicated."""
+    """Add up a partial sum, so that each rank has the total: partial → replicated."""
 
     opcode = "all_reduce"
     kind = "collective"
     share = "2(n−1)/n"
 
     def moved(self, x: Tensor) -> Tensor:
-        """A whole sum on every rank. Integers without scales are added as in NCCL, even if they overflow."""
+        """The total on every rank. As in NCCL, integers without scales are added even if they overflow."""
         if x.dtype.low and x.dtype != INT8:
             raise VerifyError(f"{x} has too low a precision for a sum")
         return x.laid(x.placements, summed(x, self.over), x.tokens)
@@ -152,10 +152,10 @@ class AllReduce(Collective):
 
 @dataclass(frozen=True)
 class ReduceScatter(Collective):
-    """partial → split along `dim` (−1: along the tokens).
+    """Add up a partial sum; each rank has one piece: partial → split along `dim` (−1: token axis).
 
-    For low-precision summands, `to` is the dtype in which each rank adds its pieces. The pieces arrive
-    unchanged by an exchange, which sends no more than a ring.
+    For low-precision summands, `to` is the dtype in which each rank adds the pieces that it receives. An
+    exchange sends these pieces unchanged, and sends as many bytes as a ring.
     """
 
     opcode = "reduce_scatter"
@@ -165,7 +165,7 @@ class ReduceScatter(Collective):
     to: str = ""
 
     def moved(self, x: Tensor) -> Tensor:
-        """Each rank has the sum of its piece."""
+        """Each rank has the sum for its own piece."""
         if x.dtype.low and x.dtype != INT8 and not self.to:
             raise VerifyError(f"{x} has too low a precision for a sum; set the type of the sum with to=…")
         y = replaced(x, self.dim, (*placement_of(x, self.dim), *self.over), summed(x, self.over))
@@ -176,7 +176,7 @@ class ReduceScatter(Collective):
 
     @property
     def pattern(self) -> str:
-        """Low-precision summands are added only at their destination, so they are sent by an exchange."""
+        """An exchange for low-precision summands, which only the destination adds; else a reduce_scatter."""
         return "all_to_all" if self.to else self.opcode
 
     def meet(self, members: Sequence[Array], place: int, at: RankGroup) -> Array:
@@ -186,7 +186,7 @@ class ReduceScatter(Collective):
 
 @dataclass(frozen=True)
 class AllGather(Collective):
-    """split along `dim` (−1: along the tokens) → replicated."""
+    """Collect the pieces of all ranks: split along `dim` (−1: the token axis) → replicated."""
 
     opcode = "all_gather"
     kind = "collective"
@@ -203,7 +203,7 @@ class AllGather(Collective):
         return y
 
     def meet(self, members: Sequence[Array], place: int, at: RankGroup) -> Array:
-        """One after the other; tokens as sequences × positions again."""
+        """Concatenate the pieces; tokens become sequences × positions again."""
         joined = np.concatenate(members, axis=max(self.dim, 0))
         if self.dim != TOKENS:
             return joined
@@ -212,7 +212,7 @@ class AllGather(Collective):
 
 @dataclass(frozen=True)
 class Slice(Collective):
-    """replicated → split along `dim` (−1: along the tokens): each rank retains its piece."""
+    """Retain one piece on each rank: replicated → split along `dim` (−1: the token axis)."""
 
     opcode = "slice"
     kind = "collective"
@@ -242,10 +242,10 @@ class Slice(Collective):
 
 @dataclass(frozen=True)
 class AllToAll(Collective):
-    """Send routed rows `to` the ranks of their experts, or back to the ranks of their tokens.
+    """Send routed rows to the ranks of their experts, or back to the ranks of their tokens, as `to` says.
 
-    Rows are split over the same axes before and after: evenly by token, and by expert according to the law
-    `routing` for tokens that choose `top_k` of `experts` each.
+    Rows are split over the same mesh axes before and after the exchange. A split by token is even. A split by
+    expert follows the law `routing`, by which each token chooses `top_k` of `experts`.
     """
 
     opcode = "all_to_all"
@@ -278,20 +278,19 @@ class AllToAll(Collective):
         return x.resized(0, rows)
 
     def payload(self, x: Tensor, y: Tensor) -> Tensor:
-        """The rows that the rank of the busiest experts receives, or sends back."""
+        """The rows that the rank with the busiest experts receives, or sends back."""
         return y if self.to == "experts" else x
 
     def meet(self, members: Sequence[Array], place: int, at: RankGroup) -> Array:
-        """All rows, to which each rank's experts contribute; on the way back, the shares of a rank's own
-        rows.
+        """All rows, with the contributions of every rank's experts; on the way back, the rank's own rows.
 
-        Each rank has all rows in their order, with zeros for experts of other ranks. The number of rows that
-        are sent affects only the cost.
+        The interpreter stores all rows on each rank, in order, with zeros for experts of other ranks. The
+        number of sent rows affects only the cost.
         """
         if self.to == "experts":
             at.sent[self.over, sum(map(len, members))] = [len(m) for m in members]
             return np.concatenate(members)
-        # Each member has the contributions of its experts to all rows, in the order of sending.
+        # Each member has all rows, in the order in which they were sent, with the results of its own experts.
         lengths = at.sent[self.over, len(members[0])]
         start = sum(lengths[:place])
         return total(members)[start : start + lengths[place]]

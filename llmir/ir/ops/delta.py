@@ -26,7 +26,7 @@ from .scan import Scan, decays, softplus
 
 @dataclass(frozen=True)
 class L2Norm(Op):
-    """x / √(Σx² + eps) over the last axis; 3 FLOPs an element (square, sum, scale)."""
+    """x / √(Σx² + eps) over the last axis; 3 FLOPs per element (square, sum, scale)."""
 
     opcode = "l2_norm"
     kind = "norm"
@@ -44,7 +44,7 @@ class L2Norm(Op):
 
 @dataclass(frozen=True)
 class DecayGate(Op):
-    """−e^a · softplus(x + bias), the logarithm of a decay of each head."""
+    """−e^a · softplus(x + bias): the logarithm of the decay factor of each head."""
 
     opcode = "decay_gate"
     kind = "elementwise"
@@ -57,7 +57,7 @@ class DecayGate(Op):
         return (FP32,)
 
     def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Heads together."""
+        """All axes of heads flattened into one dimension."""
         return (prod(shape),)
 
     def evaluate(
@@ -69,13 +69,13 @@ class DecayGate(Op):
 
 @dataclass(frozen=True)
 class KeyDecayGate(DecayGate):
-    """A `decay_gate` for each element of a head's keys (KDA, arXiv:2510.26692)."""
+    """Like `decay_gate`, with one decay factor for each element of a head's keys (KDA, arXiv:2510.26692)."""
 
     opcode = "key_decay_gate"
     rule = "b t g r d, g r, g r d -> b t g r d"
 
     def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Heads together; a has the axes of x."""
+        """The axes of heads flattened into one dimension; `a` has the axes of `x`."""
         return (1, 1, prod(shape), 1) if slot == 1 else (prod(shape),)
 
 
@@ -83,8 +83,8 @@ class KeyDecayGate(DecayGate):
 class GatedDelta(Scan):
     """The gated delta rule (arXiv:2412.06464): S ← α·S, S ← S + β·k·(v − Sᵀk)ᵀ, y = Sᵀq·scale.
 
-    α is e^decay, for each head or for each row of S (KDA, arXiv:2510.26692). Chunks use the WY form of
-    section 3.3 there.
+    α is e^decay, for each head or for each row of S (KDA, arXiv:2510.26692). Chunks use the WY form
+    (arXiv:2412.06464, section 3.3).
     """
 
     opcode = "gated_delta"
@@ -95,7 +95,7 @@ class GatedDelta(Scan):
     scale: float = 1.0
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
-        """With a decay per head, or per element of its keys."""
+        """The equation, for one decay factor per head or per element of the keys."""
         d = " d" * (len(operands[3].shape) - 4)
         terms = f"b t! g d!, b t! g d!, b t! g r e, b t! g r{d}, b t! g r, b g r d e"
         return equation(f"{terms} -> b t! g r e, b g r d e")
@@ -103,7 +103,7 @@ class GatedDelta(Scan):
     def gemms(self, operands: Sequence[Tensor]) -> tuple[Gemm, ...]:
         """For each chunk and head: k·kᵀ, q·kᵀ, the inverse by k and by v, k and q by S, scores by v, kᵀ·v.
 
-        The inverse of the triangle, another chunk²/3 per token, is not counted.
+        The inversion of the triangular matrix, chunk²/3 more per token, is not counted.
         """
         if self.chunk == 1:
             return ()
@@ -115,7 +115,7 @@ class GatedDelta(Scan):
         return (square, square, keys, values, reads, reads, values, Gemm(n["d"], n["e"], length, heads))
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """7 per element of the state and token (decay 1, S·k 2, input 2, output 2); fewer in chunks."""
+        """7 per token and state element (decay 1, S·k 2, input 2, output 2); fewer if tokens form chunks."""
         n = self.equation(operands).sizes(operands)
         if self.chunk == 1:
             return 7 * results[0].elements * n["d"]
@@ -124,9 +124,10 @@ class GatedDelta(Scan):
         return masks + 2 * results[0].elements + 2 * count * results[1].elements
 
     def workspace(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """In k's type states, a chunk's triangle, its inverse by k and by v, values written; decays summed.
+        """The intermediate tensors of a chunked computation.
 
-        As in flash-linear-attention's `chunk_gated_delta_rule_fwd`: h, A, w, u and v_new, and g in fp32.
+        These are h, A, w, u and v_new in the dtype of k, and g in fp32, as in `chunk_gated_delta_rule_fwd` of
+        flash-linear-attention.
         """
         states = self.between(operands, results)
         if not states:
@@ -164,7 +165,7 @@ class GatedDelta(Scan):
 class Lightning(Scan):
     """Lightning attention (arXiv:2401.04658): S ← λ·S + k·vᵀ, y = Sᵀq, with a constant λ = e^−slope per head.
 
-    Slopes are those of ALiBi, times one minus the share of layers before this one (MiniMax-01,
+    Slopes are the ALiBi slopes, times one minus the fraction of layers before this layer (MiniMax-01,
     arXiv:2501.08313).
     """
 
@@ -175,7 +176,7 @@ class Lightning(Scan):
     usual = 256  # block_size of MiniMax-01
 
     layers: int = 1
-    layer: int = -1  # the one that runs it
+    layer: int = -1  # the number of the layer that contains the op
 
     def numbered(self, layer: int) -> Op:
         return replace(self, layer=layer) if self.layer < 0 else self
@@ -195,7 +196,7 @@ class Lightning(Scan):
         )
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """5 per element of the state and token (decay 1, input 2, output 2); fewer in chunks."""
+        """5 per token and state element (decay 1, input 2, output 2); fewer if tokens form chunks."""
         n = self.equation(operands).sizes(operands)
         if self.chunk == 1:
             return 5 * results[0].elements * n["d"]
@@ -214,7 +215,7 @@ class Lightning(Scan):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """Chunk by chunk. Heads are numbered within their only group."""
+        """Compute chunk by chunk. There is only one group, so `r` numbers all heads."""
         q, k, v, state = operands
         heads, y = Binding()(results[0].shape[3]), np.empty_like(v)
         slopes = self.slopes(at.origin("r"), v.shape[3], heads)

@@ -3,8 +3,9 @@
 FLOPs per element: add, mul, scale 1; silu, sigmoid 4; silu·mul 5; soft cap 6; gelu 8; relu 1; xIELU 6;
 clamped GLU 11.
 
-`GaussianTop` retains the largest activations by a cutoff that assumes a normal distribution. Axes of its
-`Moments`: `b` sequences, `t` new tokens, `f` intermediate, `s` the two sums.
+`GaussianTop` retains the largest activations. Its cutoff assumes normally distributed activations, and
+follows from the sums that `Moments` computes. Axes of `Moments`: `b` sequences, `t` new tokens, `f`
+intermediate size, `s` the two sums.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ class Mul(Op):
 
 
 class Activation(Op, ABC):
-    """A function of each element, with its number of FLOPs."""
+    """Base class of activations: a function of each element, with its number of FLOPs."""
 
     kind = "elementwise"
     rule = "* -> *"
@@ -111,7 +112,7 @@ class Activation(Op, ABC):
     @staticmethod
     @abstractmethod
     def function(x: Array) -> Array:
-        """In numpy."""
+        """The function in NumPy."""
 
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
@@ -131,7 +132,7 @@ class Silu(Activation):
 
 @dataclass(frozen=True)
 class Gelu(Activation):
-    """x · Φ(x), Φ the normal distribution (arXiv:1606.08415)."""
+    """x · Φ(x), where Φ is the normal distribution function (arXiv:1606.08415)."""
 
     opcode = "gelu"
     vector_flops = 8
@@ -144,7 +145,7 @@ class Gelu(Activation):
 
 @dataclass(frozen=True)
 class GeluTanh(Activation):
-    """x · Φ(x), Φ by a hyperbolic tangent (arXiv:1606.08415, section 2)."""
+    """x · Φ(x), with Φ approximated by a hyperbolic tangent (arXiv:1606.08415, section 2)."""
 
     opcode = "gelu_tanh"
     vector_flops = 8
@@ -205,7 +206,7 @@ class Tanh(Activation):
 
 @dataclass(frozen=True)
 class SqrtSoftplus(Activation):
-    """√ln(1 + e^x), the score of experts in DeepSeek-V4."""
+    """√ln(1 + e^x), the scoring function of DeepSeek-V4's router."""
 
     opcode = "sqrt_softplus"
     vector_flops = 6
@@ -216,8 +217,8 @@ class SqrtSoftplus(Activation):
 class Xielu(Op):
     """αp·x² + x/2 where x is above 0, else αn·(e^min(x, −10⁻⁶) − 1 − x) + x/2 (arXiv:2411.13010).
 
-    αp is softplus of the first parameter, and αn is 1/2 plus softplus of the second. The longer branch has 6
-    FLOPs.
+    αp is the softplus of the first parameter, and αn is 1/2 plus the softplus of the second parameter. The
+    longer branch takes 6 FLOPs.
     """
 
     opcode = "xielu"
@@ -235,7 +236,7 @@ class Xielu(Op):
 
 
 class GatedActivation(Op):
-    """The function `of` a gate times another value, in one pass over memory."""
+    """Base class of gated activations: an activation of a gate times another value, in one pass."""
 
     kind = "elementwise"
     rule = "*, * -> *"
@@ -278,9 +279,9 @@ class GeluTanhMul(GatedActivation):
 
 @dataclass(frozen=True)
 class ClampedGlu(Op):
-    """g · sigmoid(slope · g) · (u + offset) in one pass: g is gate up to `limit`, u is up within ±`limit`.
+    """g · sigmoid(slope · g) · (u + offset), with g = min(gate, limit) and u = up clipped to ±limit.
 
-    gpt-oss has an offset of 1 (arXiv:2508.10925).
+    The offset of gpt-oss is 1 (arXiv:2508.10925).
     """
 
     opcode = "clamped_glu"
@@ -302,7 +303,7 @@ class ClampedGlu(Op):
 
 @dataclass(frozen=True)
 class SigmoidMul(Op):
-    """x · sigmoid(gate), of one number for each element of x or for each row."""
+    """x · sigmoid(gate), with a gate for each element of x or for each row."""
 
     opcode = "sigmoid_mul"
     kind = "elementwise"
@@ -315,7 +316,7 @@ class SigmoidMul(Op):
         return spell_equation("*, * -> *" if len(operands[1].shape) == rank else "* h, * -> * h", rank)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """1 per element of x, and 4 of the gate."""
+        """1 per element of x, and 4 per element of the gate."""
         return operands[0].elements + 4 * operands[1].elements
 
     def evaluate(
@@ -337,7 +338,7 @@ class Cast(Op):
     to: str
 
     def giving(self, to: DType, x: DType) -> Op:
-        """Into this dtype."""
+        """The op with this result dtype."""
         return replace(self, to=to.name)
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
@@ -347,7 +348,7 @@ class Cast(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """x itself: the interpreter computes exactly, and dtypes affect only the cost."""
+        """x itself: the interpreter ignores casts, which affect only the cost."""
         return (operands[0],)
 
 
@@ -372,7 +373,7 @@ class Scale(Op):
 
 @dataclass(frozen=True)
 class Clip(Op):
-    """x cut to ±limit; 2 FLOPs an element (two comparisons)."""
+    """x clipped to ±limit; 2 FLOPs per element (two comparisons)."""
 
     opcode = "clip"
     kind = "elementwise"
@@ -433,8 +434,7 @@ class Moments(Op):
 
 @dataclass(frozen=True)
 class GaussianTop(Op):
-    """max(x − cutoff, 0), where a share 1 − `sparsity` of normally distributed elements would exceed the
-    cutoff.
+    """max(x − cutoff, 0); the cutoff sets a fraction `sparsity` of normally distributed elements to 0.
 
     The cutoff follows from the mean and standard deviation of the token's elements, computed from `moments`
     (Gemma 3n).
@@ -451,7 +451,7 @@ class GaussianTop(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """Mean and deviation include the elements of a token on other ranks."""
+        """The result; mean and deviation include the elements of a token on other ranks."""
         from statistics import NormalDist  # slow to import, and not needed by estimates
 
         x, moments = operands

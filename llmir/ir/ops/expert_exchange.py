@@ -1,7 +1,8 @@
-"""Collectives that send tokens to the ranks of their experts, and return one sum per rank.
+"""Collectives that send tokens to the ranks of their experts, and return partial sums to the tokens' ranks.
 
-They follow DeepEP (deepseek-ai/DeepEP, csrc/kernels). A token is sent once to each rank that has one of its
-experts, and between nodes once to each node with such a rank. Each of these ranks returns one sum per token.
+The ops follow DeepEP (deepseek-ai/DeepEP, csrc/kernels). A token is sent once to each rank that stores at
+least one of the token's experts. Between nodes, a token is sent once to each node with such a rank. Each
+receiving rank returns one sum per token: the weighted outputs of its experts.
 """
 
 from __future__ import annotations
@@ -31,12 +32,11 @@ def _split(x: Tensor) -> Placement:
 
 @dataclass(frozen=True)
 class SendTokens(Collective):
-    """Send the tokens of `x`, with their additional operands, once to every rank that has one of their
-    experts.
+    """Send each token, with the additional operands, once to every rank that stores one of its experts.
 
-    Tokens choose `top_k` of `experts` each, by the law `routing`. The first dimension of the result counts
-    received tokens; the second is 1. `mode` is the mode of DeepEP's kernels, normal or low_latency, if it is
-    known. `sms` is the number of multiprocessors for the kernels of normal mode.
+    Each token chooses `top_k` of `experts` by the law `routing`. The first dimension of the result counts
+    received tokens; the second is 1. `mode` is the mode of DeepEP's kernels (normal or low_latency), if
+    known. `sms` is the number of multiprocessors that normal-mode kernels use.
     """
 
     opcode = "send_tokens"
@@ -74,7 +74,7 @@ class SendTokens(Collective):
         return y
 
     def meet(self, members: Sequence[Array], place: int, at: RankGroup) -> Array:
-        """All tokens: the tokens that a rank really receives affect only the cost."""
+        """All tokens; the number of tokens that a rank receives affects only the cost."""
         flat = [m.reshape(-1, 1, *m.shape[2:]) for m in members]
         lengths, positions = [len(m) for m in flat], members[0].shape[1]
         at.sent[self.over, sum(lengths)] = [*lengths, positions]
@@ -83,7 +83,7 @@ class SendTokens(Collective):
 
 @dataclass(frozen=True)
 class ReturnTokens(Collective):
-    """Return the sums of each token from the ranks of its experts to the rank of its `weights`, and add them.
+    """Return each token's partial sums from the ranks of its experts to its original rank; add them there.
 
     `mode` and `sms` are as in `send_tokens`.
     """
@@ -110,7 +110,7 @@ class ReturnTokens(Collective):
         return (Tensor(shape, sums.dtype, placements, sums.partial, weights.tokens),)
 
     def meet(self, members: Sequence[Array], place: int, at: RankGroup) -> Array:
-        """The rank's own tokens, with the sums of all ranks."""
+        """The rank's own tokens, with the partial sums of all ranks added."""
         *lengths, positions = at.sent[self.over, len(members[0])]
         start = sum(lengths[:place])
         mine = total(members)[start : start + lengths[place]]

@@ -1,4 +1,4 @@
-"""Ops that select rows: embeddings, learned positions, last tokens, and pieces of an axis."""
+"""Ops that select rows or parts of an axis: embeddings, learned positions, and last tokens."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from llmir.ir.sizes.polynomial import Min, Size
 
 @dataclass(frozen=True)
 class Embedding(Op):
-    """The rows of a table with the given token ids, in the dtype `to`.
+    """Look up token ids in an embedding table; the result has the dtype `to`.
 
-    Reads these rows, not the whole table.
+    The op reads only the selected rows of the table.
     """
 
     opcode = "embedding"
@@ -34,7 +34,7 @@ class Embedding(Op):
     to: str = ""
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
-        """The rule, or its form for one id per sequence."""
+        """The rule, or its variant for one id per sequence."""
         return equation(self.rule if len(operands[1].shape) > 1 else self.rule.replace("b t", "b"))
 
     def scale_roles(self, slot: int) -> str:
@@ -56,7 +56,7 @@ class Embedding(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """Rows of tokens that another rank stores are zero here."""
+        """The rows; a token id whose row is on another rank gives zeros."""
         table, tokens = operands
         local = tokens - at.origin("v")
         held = (local >= 0) & (local < len(table))
@@ -66,7 +66,7 @@ class Embedding(Op):
 
 @dataclass(frozen=True)
 class LayerEmbedding(Embedding):
-    """Look up token ids in a table that has one piece per layer; ids outside the table use the first row.
+    """Look up token ids in a table with a part for each layer; an id outside the table uses the first row.
 
     The table has `rows` rows in the whole model.
     """
@@ -81,7 +81,7 @@ class LayerEmbedding(Embedding):
         return "" if slot else "nkk"
 
     def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The pieces of a row are stored as one row."""
+        """One row per token id, which contains the parts for all layers."""
         return (shape[0], prod(shape[1:]))
 
     def evaluate(
@@ -115,7 +115,7 @@ class Stack(Op):
 
 @dataclass(frozen=True)
 class Positions(Op):
-    """x, and to each token the row of a learned table for its position, counted from `offset`."""
+    """Add a learned position embedding to each token of x; row `offset` of the table is for position 0."""
 
     opcode = "positions"
     kind = "gather"
@@ -131,7 +131,7 @@ class Positions(Op):
         return "nk" if slot else ""
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
-        """x, and a row for each position, which all sequences share."""
+        """The bytes of x, and one row per position, because all sequences share the rows."""
         x, table = operands
         return (x.bytes, table.dtype.bytes_of(x.shape[1], *table.shape[1:]))
 
@@ -146,7 +146,7 @@ class Positions(Op):
 
 @dataclass(frozen=True)
 class LastToken(Op):
-    """The last position of each sequence, the only one whose logits an engine needs."""
+    """The last position of each sequence; an engine needs logits at this position only."""
 
     opcode = "last_token"
     kind = "gather"
@@ -164,7 +164,7 @@ class LastToken(Op):
 
 @dataclass(frozen=True)
 class LastTokens(Op):
-    """The last `count` tokens of each sequence, or all if there are fewer."""
+    """The last `count` tokens of each sequence, or all tokens of a shorter sequence."""
 
     opcode = "last_tokens"
     kind = "gather"
@@ -186,7 +186,7 @@ class LastTokens(Op):
 
 @dataclass(frozen=True)
 class Cut(Op):
-    """The first `elements` of the last axis, as a view; later elements are dropped."""
+    """A view of the first `elements` of the last axis."""
 
     opcode = "cut"
     kind = "gather"

@@ -16,7 +16,7 @@ from llmir.ir.sizes.polynomial import Size
 
 @dataclass(frozen=True)
 class PatchEmbedding(Op):
-    """Each patch of p × q pixels and `c` channels times a matrix (+ bias): a convolution by whole patches."""
+    """Multiply each patch (p × q pixels, `c` channels) by a matrix, and add the bias, if any."""
 
     opcode = "patch_embedding"
     kind = "gemm"
@@ -28,7 +28,7 @@ class PatchEmbedding(Op):
         return equation(self.rule.replace(" ->", ", h ->") if operands[2:] else self.rule)
 
     def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Like convolutions: outputs first."""
+        """The shape of a convolution weight, with output channels first."""
         return (shape[-1], *shape[:-1])
 
     def gemms(self, operands: Sequence[Tensor]) -> tuple[Gemm, ...]:
@@ -43,7 +43,7 @@ class PatchEmbedding(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """The product, and the bias (of a partial sum, added by one rank)."""
+        """The product plus the bias; if x is a partial sum, only one rank adds the bias."""
         patches, weight, *bias = operands
         found = np.einsum("btcpq,cpqh->bth", patches, weight, optimize=True)
         return (found + bias[0] if bias and at.leads else found,)
@@ -51,7 +51,7 @@ class PatchEmbedding(Op):
 
 @dataclass(frozen=True)
 class AppendRow(Op):
-    """The rows of x, followed by one row that is the same for each image: a learned end of an image."""
+    """Append a learned end-of-image row to the rows of x; all images share this row."""
 
     opcode = "append_row"
     kind = "gather"
@@ -59,20 +59,20 @@ class AppendRow(Op):
     takes = ("x", "row")
 
     def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Without the axis of the single row."""
+        """The shape without the axis of length 1."""
         return (prod(shape),)
 
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """One below the other."""
+        """The rows of x, then the additional row."""
         x, row = operands
         return (np.concatenate([x, np.broadcast_to(row, (len(x), *row.shape))], axis=1),)
 
 
 @dataclass(frozen=True)
 class PlaceImages(Op):
-    """Embeddings of tokens, with image embeddings in order at the positions of the id `token`.
+    """Replace the embedding of each token with id `token` by the next image embedding, in order.
 
     Only the replaced rows are read and written.
     """

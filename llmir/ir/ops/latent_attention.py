@@ -1,9 +1,9 @@
 """Multi-head latent attention (arXiv:2405.04434, section 2.1), and the indexer of its sparse form.
 
-The cache stores, for each token, a latent row and one rotary key that all heads share. In the naive form a
-product expands the latents to keys and values of each head. In the absorbed form this product is applied to
-the query and the output instead, and the latents are key and value of all heads. The indexer (DeepSeek-V3.2,
-arXiv:2512.02556) selects the keys that a query sees.
+The cache stores, for each token, a latent row and one rotary key that all heads share. In the naive form, a
+matrix product expands the latents to the keys and values of each head. In the absorbed form, this product
+applies to the query and the output instead, and the latents serve as the keys and values of all heads. The
+indexer (DeepSeek-V3.2, arXiv:2512.02556) selects the keys that a query sees.
 
 Axes: `b` sequences, `t` new tokens, `c` all tokens so far, `g` heads, `d` the part of a query or key without
 position (absorbed: the latent), `p` the rotary part, `e` head size of the values, `i` heads of the indexer,
@@ -35,12 +35,12 @@ from .norm import softmax
 
 
 def chosen(index: Array, k: int, by: Mask, at: ExecutionPlace) -> Array:
-    """Which keys are among the k of a query that score highest and that it sees by a mask: [b, t, c]."""
+    """Whether each key is among a query's k visible keys with the highest scores; shape [b, t, c]."""
     ranked = mask_scores(index[:, None], by, {"g": 1}, at)[:, 0]
     order = np.argsort(-ranked, axis=-1, kind="stable")[..., :k]
     found = np.zeros(index.shape, dtype=bool)
     np.put_along_axis(found, order, True, axis=-1)
-    seen: Array = found & np.isfinite(ranked)  # with few keys, a selected key may be masked
+    seen: Array = found & np.isfinite(ranked)  # a query that sees fewer than k keys also selects masked keys
     return seen
 
 
@@ -85,7 +85,7 @@ class IndexScores(Op):
 
 @dataclass(frozen=True)
 class SelectKeys(Op):
-    """Scores with −∞ where a key is not among the `top_k` of highest index that a query sees by `mask`.
+    """Set scores to −∞ except at each query's `top_k` visible keys with the highest index scores.
 
     1 FLOP (a comparison) for each candidate, and 1 for each score.
     """
@@ -104,7 +104,7 @@ class SelectKeys(Op):
         return super().types(operands)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """One for each candidate, and for each score."""
+        """1 for each candidate, and 1 for each score."""
         return operands[0].elements + operands[1].elements
 
     def evaluate(
@@ -119,13 +119,13 @@ class SelectKeys(Op):
 
 
 def _axes(x: Tensor, own: str, shared: str) -> str:
-    """The axes of keys or values: per head, or shared by all heads."""
+    """The axes of keys or values, which exist per head or are shared by all heads."""
     return own if len(x.shape) == 4 else shared
 
 
 @dataclass(frozen=True)
 class LatentScores(Op):
-    """(q · kᵀ + rotary q · rotary kᵀ) · scale; keys of each head, or latents that all share."""
+    """(q · kᵀ + rotary q · rotary kᵀ) · scale; k are keys of each head, or latents that all heads share."""
 
     opcode = "latent_scores"
     kind = "attention"
@@ -161,7 +161,7 @@ def latent_scores(q: Array, q_rope: Array, k: Array, k_rope: Array) -> Array:
 
 @dataclass(frozen=True)
 class LatentMix(Op):
-    """probabilities · v; values of each head, or latents that all share."""
+    """probabilities · v; v are values of each head, or latents that all heads share."""
 
     opcode = "latent_mix"
     kind = "attention"
@@ -179,10 +179,10 @@ class LatentMix(Op):
 
 @dataclass(frozen=True)
 class LatentAttention(Op):
-    """Attention over latents without the scores in memory, of the pairs of a mask.
+    """Latent attention over the pairs that a mask allows, without scores in memory.
 
-    The naive form has keys and values for each head, as in flash attention with heads of d + p and e. The
-    absorbed form reads the latents once, as keys and values, and returns rows of latents (FlashMLA).
+    The naive form has keys of size d + p and values of size e for each head, as in flash attention. The
+    absorbed form reads the latents once, as keys and as values, and returns rows of latents (FlashMLA).
     """
 
     opcode = "latent_attention"
@@ -205,7 +205,7 @@ class LatentAttention(Op):
 
     @property
     def pattern(self) -> Mask:
-        """The mask that counts pairs and keys."""
+        """The mask, which determines the numbers of pairs and keys."""
         return mask(self.mask)
 
     def core(self, operands: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -217,13 +217,13 @@ class LatentAttention(Op):
         return self.pattern.pairs(n["t"], n["c"] - n["t"])
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
-        """Naive with values, absorbed without."""
+        """The equation of the naive form if there are values, else of the absorbed form."""
         if len(self.core(operands)) == 4:
             return equation("b t g d, b t g p, b c! d, b c! p -> b t g d")
         return equation("b t g d, b t g p, b c! g d, b c! p, b c! g e -> b t g e")
 
     def gemms(self, operands: Sequence[Tensor]) -> tuple[Gemm, ...]:
-        """The two products of eager code; `matrix` counts the part that is done."""
+        """The two full products of eager code; `matrix` counts only the FLOPs of visible pairs."""
         n = self.equation(operands).sizes(operands)
         absorbed = len(self.core(operands)) == 4
         batch, rows = (n["b"], n["g"] * n["t"]) if absorbed else (n["b"] * n["g"], n["t"])
@@ -236,7 +236,7 @@ class LatentAttention(Op):
         return n["b"] * n["g"] * (n["d"] + n["p"] + n.get("e", n["d"])) * self._pairs(n)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """The softmax, 5 for each such pair and head (counted in half-pairs, rounded up)."""
+        """5 for the softmax per visible pair and head; half pairs round up."""
         n = self.equation(operands).sizes(operands)
         return 5 * n["b"] * n["g"] * ceildiv(self._pairs(n), 2)
 
@@ -259,7 +259,7 @@ class LatentAttention(Op):
 
 
 def _mixed(probabilities: Array, v: Array) -> Array:
-    """probabilities · v, of each head or of all."""
+    """probabilities · v, with values per head or shared by all heads."""
     axes = "bcge" if v.ndim == 4 else "bce"
     result: Array = np.einsum(f"bgtc,{axes}->btge", probabilities, v, optimize=True)
     return result
@@ -267,9 +267,10 @@ def _mixed(probabilities: Array, v: Array) -> Array:
 
 @dataclass(frozen=True)
 class SparseLatentAttention(LatentAttention):
-    """Latent attention of each query over the `top_k` keys that an index selects among those its mask allows.
+    """Latent attention of each query over the `top_k` visible keys with the highest index scores.
 
-    The index is the last operand. The op selects its largest values, with one comparison per candidate.
+    The index scores are the last operand. The op selects the largest scores, with one comparison per
+    candidate.
     """
 
     opcode = "sparse_latent_attention"
@@ -280,18 +281,18 @@ class SparseLatentAttention(LatentAttention):
 
     @property
     def pattern(self) -> Mask:
-        """A window's number of pairs, with keys at any position."""
+        """A mask with as many pairs as a window, and with keys at any position."""
         return Selected(self.top_k)
 
     def core(self, operands: Sequence[Tensor]) -> Sequence[Tensor]:
-        """All operands except the index."""
+        """All operands except the index scores."""
         return operands[:-1]
 
     def remark(self, operands: Sequence[Tensor]) -> str:
         return f"{super().remark(operands)}, {self.top_k} keys a query"
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
-        """Including the index."""
+        """The equation of latent attention, with the index scores as an additional operand."""
         return equation(super().equation(operands).text.replace(" ->", ", b t c! ->"))
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
@@ -299,7 +300,7 @@ class SparseLatentAttention(LatentAttention):
         return super().vector(operands, results) + operands[-1].elements
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
-        """At most the selected keys and values, and the whole index."""
+        """At most the selected keys and values, and all index scores."""
         return (*super().reads(operands, results), operands[-1].bytes)
 
     def evaluate(

@@ -1,4 +1,4 @@
-"""Products of activations with weight matrices, in any einsum."""
+"""Products of activations and weight matrices, described by einsum equations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from llmir.ir.sizes.polynomial import Size
 
 
 def compute_type(x: DType, *weights: DType) -> DType:
-    """The dtype in which x is multiplied by the weights: x's dtype, unless a weight has higher precision.
+    """The dtype of a product of x and weights: x's dtype, or the dtype of a weight with higher precision.
 
     >>> from llmir.ir.core.dtype import BF16, INT8
     >>> print(compute_type(BF16, INT8), compute_type(INT8, INT8))
@@ -36,7 +36,7 @@ def compute_type(x: DType, *weights: DType) -> DType:
 
 @lru_cache(maxsize=4096)
 def product_roles(einsum: str, slot: int) -> str:
-    """The role of each dimension of an operand of a product for scales.
+    """The roles of an operand's dimensions in a product, which determine the layout of quantization scales.
 
     >>> product_roles("t h, h f -> t f", 0), product_roles("s h, [e] h f, s -> s f", 1)
     ('mk', 'bkn')
@@ -56,7 +56,7 @@ def product_roles(einsum: str, slot: int) -> str:
 
 @dataclass(frozen=True)
 class Linear(Op):
-    """x · W (+ bias), with heads and other axes spelled out: `b t h, h g r d -> b t g r d`.
+    """x · W (+ bias), by an einsum that names all axes, such as `b t h, h g r d -> b t g r d`.
 
     With several results it is a merged projection: the operands are x, one weight per result, then optionally
     one bias per result, and `einsum` describes all of them. The kernel dequantizes weights of lower precision
@@ -87,7 +87,7 @@ class Linear(Op):
         return equation(self.einsum)
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """One for each weight; `VerifyError` without a weight, or if only some weights have a bias."""
+        """One result per weight; `VerifyError` without a weight, or if only some weights have a bias."""
         rule = equation(self.einsum)
         n = len(rule.results)
         stray = [
@@ -125,7 +125,7 @@ class Linear(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """One einsum a result, and its bias (of a partial sum, added by one rank)."""
+        """One einsum per result, plus the bias; if x is a partial sum, only one rank adds the bias."""
         rule, n = equation(self.einsum), len(results)
         products = [
             np.einsum(rule.einsum((0, 1 + i), i), operands[0], operands[1 + i], optimize=True)
@@ -136,7 +136,7 @@ class Linear(Op):
 
 
 def merged_einsum(einsums: Iterable[str]) -> str:
-    """The equation of one product that does the work of several with the same x.
+    """Merge the equations of several products of the same x into one equation.
 
     >>> merged_einsum(["t h, h f -> t f", "t h, h g -> t g"])
     't h, h f, h g -> t f, t g'

@@ -1,4 +1,4 @@
-"""Mixture of experts: copy rows to experts, multiply by expert, combine.
+"""Mixture of experts: copy token rows to experts, multiply by the experts' weights, combine the results.
 
 Axes: `e` experts, `k` chosen per token, `s` routed rows (`b`·`t`·`k`).
 """
@@ -30,11 +30,11 @@ from .linear import compute_type, product_roles
 
 @dataclass(frozen=True)
 class Dispatch(Op):
-    """Copy each token's row once for each chosen expert, with the number of the expert.
+    """Copy each token's row once for each chosen expert; also return the expert of each copy.
 
-    If experts are sharded over the mesh axes `over` and tokens are not, or if tokens were sent to the ranks
-    of their experts, each rank retains the rows of its own experts. Their number follows from the law
-    `routing` over the `experts` of the model.
+    Each rank retains only the rows of its own experts in two cases: experts are sharded over the mesh axes
+    `over` but tokens are not, or tokens were already sent to the ranks of their experts. The law `routing`
+    over the model's `experts` gives the number of retained rows.
     """
 
     opcode = "dispatch"
@@ -80,7 +80,7 @@ class Dispatch(Op):
 
 @dataclass(frozen=True)
 class ScaledDispatch(Dispatch):
-    """`dispatch` of rows that are scaled by the token's weight for their expert before sending."""
+    """Like `dispatch`, but first scale each copied row by the routing weight of its expert."""
 
     opcode = "scaled_dispatch"
     rule = "b t h, b t k, b t k -> (b t k) h, (b t k)"
@@ -102,8 +102,9 @@ class GroupedLinear(Op):
 
     Operands are rows, one weight per result, the experts of the rows, and optionally one bias per result.
     `top_k` is the number of rows per token, and `to` the dtype of the results if it differs from that of the
-    rows. The op reads the weights of the touched experts. Uniform routing is expected to touch
-    E·(1−(1−k/E)^tokens) of E experts; other laws of `routing` and parts of the experts have other formulas.
+    rows. The op reads only the weights of experts with at least one row. Under uniform routing, the expected
+    number of such experts is E·(1−(1−k/E)^tokens) of E. Other `routing` laws have other formulas, as has a
+    rank with a part of the experts.
     """
 
     opcode = "grouped_linear"
@@ -132,7 +133,7 @@ class GroupedLinear(Op):
 
     @property
     def active(self) -> Fraction:
-        """`top_k` of the experts."""
+        """The fraction top_k / experts."""
         if not 0 < self.top_k <= self.experts:
             raise VerifyError(f"grouped_linear: a token cannot meet {self.top_k} of {self.experts} experts")
         return Fraction(self.top_k, self.experts)
@@ -154,7 +155,7 @@ class GroupedLinear(Op):
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Rows have the placement of their experts, so the expert axis needs no sum."""
         rule = equation(self.einsum)
-        law(self.routing)  # an error if there is none
+        law(self.routing)  # raises an error if there is no weight
         n = len(rule.results)
         if len(rule.operands) not in (2 + n, 2 + 2 * n):
             expected = "rows, a weight for each result, the rows' experts, and biases for all or none"
@@ -184,7 +185,7 @@ class GroupedLinear(Op):
         return tuple(operand_gemm(rule, sizes, 0, 1 + i, i) for i in range(len(rule.results)))
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
-        """Rows once, and for each weight and bias the expected number of distinct experts."""
+        """The rows once, and the weights and biases of the expected number of distinct experts."""
         whole = 0, self.matrices.stop
         return tuple(
             t.bytes
@@ -200,16 +201,16 @@ class GroupedLinear(Op):
 
     @property
     def places(self) -> int:
-        """The number of places for the experts of the model, redundant copies included."""
+        """The number of stored experts in the whole model, including redundant copies."""
         return law(self.routing).places(self.experts)
 
     def touched(self, rows: Tensor, weight: Tensor) -> Size:
-        """The expected number of touched experts in a rank's weight."""
+        """The expected number of experts on a rank with at least one row."""
         tokens = ceildiv(self.routed(rows, weight), self.top_k)
         return distinct(self._held(weight), self.top_k, tokens, self.experts, law(self.routing))
 
     def routed(self, rows: Tensor, weight: Tensor) -> Size:
-        """The rows of all ranks that share the experts, if one rank has `rows`."""
+        """The total rows of the ranks that share the experts, where one rank has `rows`."""
         return together(rows.shape[0], -(-self.places // self._held(weight)))
 
     def _held(self, weight: Tensor) -> int:
@@ -221,7 +222,7 @@ class GroupedLinear(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """Expert by expert; rows of experts on another rank are zero here."""
+        """Compute expert by expert; rows of experts on other ranks are zero."""
         end = self.matrices.stop
         rows, weights, chosen, biases = operands[0], operands[1:end], operands[end], operands[end + 1 :]
         held = [chosen - at.origin("e") == e for e in range(len(weights[0]))]
@@ -239,9 +240,10 @@ class GroupedLinear(Op):
 
 @dataclass(frozen=True)
 class Combine(Op):
-    """The weighted sum of a token's routed rows; 2 FLOPs per routed element.
+    """Add up each token's routed rows, multiplied by their weights; 2 FLOPs per routed element.
 
-    If `dispatch` retained rows by expert over mesh axes `over`, the result is a partial sum over these axes.
+    If each rank has only the rows of its own experts over the mesh axes `over`, the result is a partial sum
+    over these axes.
     """
 
     opcode = "combine"
@@ -280,9 +282,7 @@ class Combine(Op):
 
 @dataclass(frozen=True)
 class SumExperts(Combine):
-    """`combine` of rows that were weighted before the experts; the weights only give the placement
-    of tokens.
-    """
+    """Like `combine`, without weighting: rows were weighted before the experts."""
 
     opcode = "sum_experts"
 
@@ -291,7 +291,7 @@ class SumExperts(Combine):
         return operands[0].elements
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
-        """The rows alone."""
+        """The rows only."""
         return (operands[0].bytes, 0)
 
     def evaluate(

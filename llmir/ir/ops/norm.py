@@ -1,12 +1,12 @@
-"""Norms and softmax: ops that reduce over an axis, which must therefore be whole on a rank.
+"""Norms and softmax: ops that reduce over an axis. Each rank needs the whole axis.
 
 - RMSNorm, LayerNorm, softmax, and the fusion of a norm with a residual add
-- adaptive norms: a sequence's condition scales and shifts its tokens (arXiv:2212.09748)
-- the single steps of a norm, each one kernel of eager PyTorch
+- adaptive norms: a condition of each sequence scales and shifts its tokens (arXiv:2212.09748)
+- single steps of a norm, which are separate kernels in eager PyTorch
 - RMSNorm over the heads of a group in two steps, for groups that several ranks share
 - norms with low-precision results, and norms fused with an all-reduce
 
-Axes: `b` sequences, `t` new tokens, `g` groups, `r` heads of each, `d` head size.
+Axes: `b` sequences, `t` new tokens, `g` groups, `r` heads per group, `d` head size.
 """
 
 from __future__ import annotations
@@ -66,16 +66,17 @@ def _over(operands: Sequence[Tensor], over: int, inputs: int = 1) -> Equation:
 
 
 def _stored(over: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The stored shape of a weight: the normalized axes flattened, and the axes before them flattened."""
+    """The checkpoint shape of a weight: normalized axes flattened to one, and earlier axes to another."""
     heads = shape[: len(shape) - over]
     return (*((prod(heads),) if heads else ()), prod(shape[len(shape) - over :]))
 
 
 @dataclass(frozen=True)
 class RmsNorm(Op):
-    """x / rms(x) · (w + offset) over the last `over` axes; 4 FLOPs an element (square, sum, scale, weight).
+    """x / rms(x) · (w + offset) over the last `over` axes; 4 FLOPs per element.
 
-    `w` may have additional leading axes, and is optional (3 FLOPs without it). Gemma's offset is 1.
+    The FLOPs are a square, a sum, a scale and the weight. `w` is optional (3 FLOPs without it), and may have
+    additional leading axes. Gemma's offset is 1.
     """
 
     opcode = "rms_norm"
@@ -95,7 +96,7 @@ class RmsNorm(Op):
         return (2 + len(operands)) * results[0].elements
 
     def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The normalized axes, and the axes before them: heads."""
+        """The normalized axes flattened to one, and the axes of heads to another."""
         return _stored(self.over, shape)
 
     def evaluate(
@@ -107,7 +108,7 @@ class RmsNorm(Op):
 
 @dataclass(frozen=True)
 class MatchRms(Op):
-    """x · rms(y) / rms(x), with mean squares of at least `least`; 6 FLOPs per element."""
+    """x · rms(y) / rms(x): x scaled to the RMS of y; mean squares are at least `least`; 6 FLOPs each."""
 
     opcode = "match_rms"
     kind = "norm"
@@ -127,7 +128,7 @@ class MatchRms(Op):
 
 @dataclass(frozen=True)
 class AddRmsNorm(Op):
-    """(x + y, rms_norm(x + y)): the residual is updated in place."""
+    """(x + y, rms_norm(x + y)); the sum overwrites the residual in place."""
 
     opcode = "add_rms_norm"
     lowered = True
@@ -153,7 +154,7 @@ class LayerNorm(Op):
     """(x − mean) / deviation · (w + offset) + b over the last `over` axes; 7 FLOPs per element.
 
     The FLOPs are a sum, a difference, a square and its sum, a scale, the weight and the bias. `b`, or both
-    `w` and `b`, may be absent. They may have leading axes.
+    `w` and `b`, may be absent. Both may have additional leading axes.
     """
 
     opcode = "layer_norm"
@@ -173,7 +174,7 @@ class LayerNorm(Op):
         return (4 + len(operands)) * results[0].elements
 
     def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The normalized axes, and the axes before them: heads."""
+        """The normalized axes flattened to one, and the axes of heads to another."""
         return _stored(self.over, shape)
 
     def evaluate(
@@ -191,8 +192,8 @@ class LayerNorm(Op):
 class Softmax(Op):
     """Softmax over the last axis; 5 FLOPs per element (max, subtract, exp, sum, divide).
 
-    With attention scores, `sinks` are one additional element of each row per head. It contributes to the sum
-    but not to the result (arXiv:2309.17453, learned as in gpt-oss).
+    For attention scores, `sinks` are learned additional scores, one per head (arXiv:2309.17453, as in
+    gpt-oss). A sink contributes to the sum of each row, but not to the result.
     """
 
     opcode = "softmax"
@@ -205,7 +206,7 @@ class Softmax(Op):
         return spell_equation(self._rules[len(operands) - 1], len(operands[0].shape))
 
     def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Sinks of all heads in one dimension."""
+        """The sinks of all heads in one dimension."""
         return (prod(shape),)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
@@ -242,7 +243,7 @@ class Sinusoid(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """Like diffusers' Timesteps with the cosines first and a shift of 1."""
+        """The result of diffusers' `Timesteps` with cosines first and a frequency shift of 1."""
         half = self.elements // 2
         angles = operands[0][:, None] * 10000.0 ** (-np.arange(half) / (half - 1))
         return (np.concatenate([np.cos(angles), np.sin(angles)], axis=-1),)
@@ -305,7 +306,7 @@ class Square(Op):
 
 @dataclass(frozen=True)
 class RowMean(Op):
-    """The mean of each row; 1 FLOP an element of x."""
+    """The mean of each row; 1 FLOP per element of x."""
 
     opcode = "row_mean"
     lowered = True
@@ -359,7 +360,7 @@ class InverseRoot(Op):
 
 @dataclass(frozen=True)
 class ScaleRows(Op):
-    """x · factor, of a number for each row; 1 FLOP an element of x."""
+    """x · factor, with one factor per row; 1 FLOP per element of x."""
 
     opcode = "scale_rows"
     kind = "elementwise"
@@ -379,7 +380,7 @@ class ScaleRows(Op):
 
 @dataclass(frozen=True)
 class SquareSum(Op):
-    """Σx² over the heads of a group, which the ranks of the group add up; 2 FLOPs per element."""
+    """Σx² over a group's heads on this rank; the ranks of the group add up the sums; 2 FLOPs per element."""
 
     opcode = "square_sum"
     kind = "norm"
@@ -390,7 +391,7 @@ class SquareSum(Op):
         return (FP32,)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """2 an element."""
+        """2 per element."""
         return 2 * operands[0].elements
 
     def evaluate(
@@ -419,7 +420,7 @@ class GroupNorm(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """All ranks have the whole sum, and divide it by the number of heads on all ranks."""
+        """The norm; each rank divides the total sum of squares by the number of elements on all ranks."""
         x, squares, weight = operands
         count = Binding()(product(results[0].shape[3:]))
         return (x / np.sqrt(squares / count + self.eps)[..., None, None] * weight,)
@@ -427,7 +428,7 @@ class GroupNorm(Op):
 
 @dataclass(frozen=True)
 class PairSquares(Op):
-    """Σq² and Σk² of each token over all heads, which the ranks add up; 2 FLOPs per element."""
+    """Σq² and Σk² of each token over this rank's heads; the ranks add up the sums; 2 FLOPs per element."""
 
     opcode = "pair_squares"
     kind = "norm"
@@ -443,7 +444,7 @@ class PairSquares(Op):
         return (FP32,)
 
     def gemms(self, operands: Sequence[Tensor]) -> tuple[Gemm, ...]:
-        """None: q is not multiplied by k."""
+        """None: the op does not multiply q by k."""
         return ()
 
     def matrix(self, operands: Sequence[Tensor]) -> Size:
@@ -451,13 +452,13 @@ class PairSquares(Op):
         return 0
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """2 an element."""
+        """2 per element."""
         return 2 * (operands[0].elements + operands[1].elements)
 
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """The sums; for ranks that share the queries of a group, the first counts its keys."""
+        """The sums; of the ranks that have queries of one group, only the first counts the group's keys."""
         q, k = operands
         keys = np.einsum("btgd,btgd->bt", k, k) * (at.origin("r") == 0)
         return (np.stack([np.einsum("btgrd,btgrd->bt", q, q), keys], axis=-1),)
@@ -485,7 +486,7 @@ class PairNorm(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """All ranks have the sums, and the total number of heads."""
+        """The norms; each rank divides the total sums by the number of elements on all ranks."""
         *rows, squares, q_weight, k_weight = operands
         found = []
         for i, (x, weight) in enumerate(zip(rows, (q_weight, k_weight), strict=True)):
@@ -500,7 +501,7 @@ class PairNorm(Op):
 
 @dataclass(frozen=True)
 class RmsNormQuantize(RmsNorm):
-    """rms_norm(x) quantized to the dtype `to`; the FLOPs of both."""
+    """rms_norm(x), quantized to the dtype `to`; the FLOPs are those of the norm and of the quantization."""
 
     opcode = "rms_norm_quantize"
     lowered = True
@@ -525,7 +526,7 @@ class RmsNormQuantize(RmsNorm):
 
 @dataclass(frozen=True)
 class AddRmsNormQuantize(AddRmsNorm):
-    """(x + y, rms_norm(x + y) quantized to `to`); the residual is updated in place."""
+    """(x + y, rms_norm(x + y) quantized to `to`); the sum overwrites the residual in place."""
 
     opcode = "add_rms_norm_quantize"
     vector_flops = 0  # computed below
@@ -555,7 +556,7 @@ class AddRmsNormQuantize(AddRmsNorm):
 
 @dataclass(frozen=True)
 class AllReduceAddRmsNorm(AddRmsNorm):
-    """(y + x, rms_norm(y + x)) where y is a sum over the ranks that the mesh axes `over` join."""
+    """All-reduce y over the mesh axes `over`, then return (y + x, rms_norm(y + x)), in one kernel."""
 
     opcode = "all_reduce_add_rms_norm"
     takes = ("y", "x", "weight")
@@ -571,11 +572,11 @@ class AllReduceAddRmsNorm(AddRmsNorm):
         return self.over
 
     def owed(self, operands: Sequence[Tensor]) -> list[Placement]:
-        """The first is a partial sum."""
+        """The first operand is a partial sum over `over`."""
         return [self.over, (), ()]
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """The types with the whole sum as the first operand."""
+        """The result types for the total of the first operand."""
         y, *others = operands
         return super().types((y.laid(y.placements, summed(y, self.over), y.tokens), *others))
 
@@ -586,12 +587,12 @@ class AllReduceAddRmsNorm(AddRmsNorm):
         return replace(own, wire=sent.wire, payload=sent.payload, group=sent.group, pattern=sent.pattern)
 
     def meet(self, members: Sequence[Array], place: int, at: RankGroup) -> Array:
-        """The sum of the first operand, before the remaining work."""
+        """The results, computed from the total of the first operand."""
         return total(members)
 
 
 @dataclass(frozen=True)
 class AllReduceAddRmsNormQuantize(AllReduceAddRmsNorm, AddRmsNormQuantize):
-    """(y + x, rms_norm(y + x) quantized), where y is a partial sum over the ranks of `over`."""
+    """All-reduce y over the axes `over`, then return (y + x, rms_norm(y + x) quantized), in one kernel."""
 
     opcode = "all_reduce_add_rms_norm_quantize"

@@ -16,9 +16,7 @@ from llmir.ir.sizes.polynomial import Size
 
 @dataclass(frozen=True)
 class Send(Op):
-    """Stores a value in the memory of stage `to`: each rank sends its part to the rank with the same
-    coordinates.
-    """
+    """Send a value to the memory of stage `to`: each rank sends to the rank with the same coordinates."""
 
     opcode = "send"
     kind = "collective"
@@ -27,7 +25,7 @@ class Send(Op):
     to: int
 
     def work(self, operands: Sequence[Tensor], results: Sequence[Tensor], mesh: Mesh) -> Work:
-        """The payload, sent once from the first rank of a stage to the first rank of the next."""
+        """The payload, sent once; the group is the first rank of this stage and of the next stage."""
         payload = operands[0].local(mesh).bytes
         group = ((self.to - 1) * mesh.devices, self.to * mesh.devices)
         return replace(super().work(operands, results, mesh), wire=payload, payload=payload, group=group)
@@ -41,7 +39,7 @@ class Send(Op):
 
 @dataclass(frozen=True)
 class Recv(Op):
-    """Receives a value from the previous stage; reading, sending and writing overlap, as one `send`."""
+    """Receive a value from the previous stage; the cost of the transfer is part of `send`."""
 
     opcode = "recv"
     kind = "collective"
@@ -49,7 +47,7 @@ class Recv(Op):
     aliases: ClassVar[Mapping[int, int]] = MappingProxyType({0: 0})
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
-        """No bytes: the value is in the memory of this stage."""
+        """No bytes: `send` has stored the value in the memory of this stage."""
         return (0,)
 
     def writes(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:

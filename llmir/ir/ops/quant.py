@@ -1,8 +1,8 @@
 """Conversion to low-precision element types and back, also around collectives.
 
-`round_trip` returns the value of an element after quantization: rounded to the dtype, each tile with its own
-scale. Scales are symmetric, the largest magnitude of a tile divided by the largest value of the format.
-Values in types of 16 bits and more stay exact, since float64 represents them all.
+`round_trip` quantizes and dequantizes values: each tile is scaled, and its elements are rounded to the dtype.
+A scale is the largest magnitude of the tile, divided by the largest value of the format. Values in dtypes of
+16 bits and more are not rounded.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from llmir.ir.sizes.polynomial import Size
 # Mantissa bits, smallest exponent and largest value of each float format.
 _FLOATS = {"fp8_e4m3": (3, -6, 448.0), "fp8_e5m2": (2, -14, 57344.0), "fp4": (1, 0, 6.0)}
 _FP4 = {"mxfp4", "nvfp4"}
-# bitsandbytes' tables, of largest value 1: normal floats (QLoRA, arXiv:2305.14314, appendix E), and 4-bit
-# floats of magnitudes 0, 1/192 and six multiples of 1/12.
+# bitsandbytes' tables, scaled to a maximum of 1: normal floats (QLoRA, arXiv:2305.14314, appendix E), and
+# 4-bit floats with the magnitudes 0, 1/192 and six multiples of 1/12.
 _NORMAL = (
     *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635),
     *(-0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725),
@@ -44,7 +44,7 @@ def round_trip(x: Array, to: DType) -> Array:
         return x
     if not to.scale_bits:
         return to_format(x, to.plain.name)
-    # As [matrices, tiles of rows, rows, tiles along k, elements], with zeros where the last tiles are
+    # Reshape to [matrices, tiles of rows, rows, tiles along k, elements], with zeros where the last tiles are
     # incomplete.
     order = sorted(
         range(x.ndim), key=lambda i: "bnk".index(to.roles.replace("m", "n")[i] if to.roles else "k")
@@ -65,7 +65,7 @@ def round_trip(x: Array, to: DType) -> Array:
 
 
 def to_format(x: Array, name: str) -> Array:
-    """`x` rounded to the nearest value of a format without scales, ties to even, and cut at its largest."""
+    """Round `x` to a format without scales (ties to even), and clip it to the format's largest value."""
     if name in _FLOATS:
         mantissa, least, most = _FLOATS[name]
         exponent = np.maximum(np.frexp(x)[1] - 1, least)
@@ -82,13 +82,13 @@ def to_format(x: Array, name: str) -> Array:
 
 
 def _tiles(x: Array, to: DType) -> Array:
-    name = to.plain.name.removesuffix("_dq")  # scales that are quantized again are restored
+    name = to.plain.name.removesuffix("_dq")  # quantized scales are first dequantized
     if to.zeros:
         return _with_zeros(x, 2**to.bits - 1)
     largest = np.abs(x).max(axis=(2, 4), keepdims=True)
-    if name == "mxfp4":  # OCP: a power of two, by the exponent of the largest value and of the format's (2)
+    if name == "mxfp4":  # OCP: a power of two, from the exponents of the largest value and of the format (2)
         scale = np.exp2(np.frexp(largest)[1] - 1.0 - 2)
-    elif name == "nvfp4":  # e4m3 scales, themselves under one scale of the matrix
+    elif name == "nvfp4":  # e4m3 scales, which one scale of the matrix multiplies
         matrix = _nonzero(largest.max(axis=(1, 3), keepdims=True) / (6.0 * 448.0))
         scale = to_format(largest / 6.0 / matrix, "fp8_e4m3") * matrix
     elif name in _CODES:
@@ -100,7 +100,7 @@ def _tiles(x: Array, to: DType) -> Array:
 
 
 def _with_zeros(x: Array, top: int) -> Array:
-    """Codes from 0 to `top` between the smallest and largest value of a tile; the range includes zero."""
+    """Round each tile to `top` + 1 levels from its smallest to its largest value; the range includes zero."""
     low = np.minimum(x.min(axis=(2, 4), keepdims=True), 0.0)
     high = np.maximum(x.max(axis=(2, 4), keepdims=True), 0.0)
     scale = _nonzero((high - low) / top)
@@ -119,11 +119,10 @@ def _nonzero(scale: Array) -> Array:
 
 @dataclass(frozen=True)
 class Quantize(Op):
-    """x in the low-precision dtype `to`, with scales computed on the fly; 2 FLOPs per element (maximum,
-    scaling).
+    """Quantize x to the low-precision dtype `to`, with scales computed at run time; 2 FLOPs per element.
 
-    `static` scales come from an earlier calibration, so the kernel takes 1 FLOP (scaling). The interpreter
-    uses the best scales in either case.
+    The FLOPs are a maximum and a scaling. `static` scales come from an earlier calibration, so the kernel
+    takes only 1 FLOP (scaling). The interpreter computes scales from x in either case.
     """
 
     opcode = "quantize"
@@ -136,14 +135,14 @@ class Quantize(Op):
     static: bool = False
 
     def giving(self, to: DType, x: DType) -> Op:
-        """Into this dtype."""
+        """The op with this result dtype."""
         return replace(self, to=to.name)
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
         return (named(self.to),)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """Scaling, and a maximum if the scale is not known."""
+        """1 per element for scaling, and 1 for the maximum unless scales are static."""
         return (1 if self.static else 2) * results[0].elements
 
     def evaluate(
@@ -155,7 +154,7 @@ class Quantize(Op):
 
 @dataclass(frozen=True)
 class Dequantize(Op):
-    """x from low precision to the dtype `to`, times its scales; 1 FLOP per element."""
+    """Dequantize x to the dtype `to`: multiply elements by their scales; 1 FLOP per element."""
 
     opcode = "dequantize"
     kind = "elementwise"
@@ -166,7 +165,7 @@ class Dequantize(Op):
     to: str
 
     def giving(self, to: DType, x: DType) -> Op:
-        """Into this dtype."""
+        """The op with this result dtype."""
         return replace(self, to=to.name)
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
@@ -175,7 +174,7 @@ class Dequantize(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """x itself: rounding happened at quantization."""
+        """x itself, because `quantize` has already rounded it."""
         return (operands[0],)
 
 
@@ -184,7 +183,7 @@ class Dequantize(Op):
 
 @dataclass(frozen=True)
 class Conversion(Op, ABC):
-    """x in the dtype `to`, before or after a transfer."""
+    """Base class of conversions to the dtype `to` before or after a transfer."""
 
     kind = "elementwise"
     rule = "* -> *"
@@ -194,7 +193,7 @@ class Conversion(Op, ABC):
     to: str
 
     def giving(self, to: DType, x: DType) -> Op:
-        """Into this dtype."""
+        """The op with this result dtype."""
         return replace(self, to=to.name)
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
@@ -224,7 +223,7 @@ class Compress(Conversion):
 
 @dataclass(frozen=True)
 class Decompress(Conversion):
-    """x after the transfer, in the dtype `to` again."""
+    """Convert x back to the dtype `to` after the transfer."""
 
     opcode = "decompress"
 
@@ -235,5 +234,5 @@ class Decompress(Conversion):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """x itself: rounding happened before the transfer."""
+        """x itself, because `compress` has already rounded it."""
         return (operands[0],)

@@ -16,12 +16,11 @@ from llmir.ir.core.tensor import Tensor
 
 @dataclass(frozen=True)
 class Repeat(Op):
-    """Run graph `body` `times` times: the first `carried` operands are loop-carried, the rest are captured.
+    """Run graph `body` `times` times; the first `carried` operands are loop-carried, the others captured.
 
-    The last iteration returns the additional results of the body, of types `gives`. Caches of the body are
-    separate for each iteration, and so are weights, except those that name a single tensor. `first` is the
-    number of the first layer, counted from the start of the graph. By default it follows the layers before it
-    (`Program.iterations`).
+    The last iteration returns the additional results of the body; their types are `gives`. Each iteration has
+    separate caches and weights, except weights whose name has no layer number. `first` is the number of the
+    first layer. By default, numbering continues after the preceding layers (`Program.iterations`).
     """
 
     opcode = "repeat"

@@ -1,10 +1,10 @@
-"""Residuals in several streams: hyper-connections (arXiv:2512.24880) and AltUp (arXiv:2301.13310).
+"""Ops for several residual streams: hyper-connections (arXiv:2512.24880) and AltUp (arXiv:2301.13310).
 
-With hyper-connections, a sublayer reads a weighted sum of the streams. Its output is added to each stream
-with another weight, after a doubly stochastic matrix has mixed the streams. With AltUp, a layer computes on
-one of several streams, and the others are predicted and corrected.
+With hyper-connections, a sublayer reads a weighted sum of the streams. A doubly stochastic matrix then mixes
+the streams, and the sublayer's output is added to each stream with a separate weight. With AltUp, a layer
+computes on one of several streams; the other streams are predicted and then corrected.
 
-Axes: `b` sequences, `t` new tokens, `n` streams, `m` streams after the op, `h` hidden, `k` weights of a
+Axes: `b` sequences, `t` new tokens, `n` streams, `m` streams after the op, `h` hidden, `k` mixing weights per
 token.
 """
 
@@ -52,11 +52,11 @@ class SplitStreams(Op):
 
 @dataclass(frozen=True)
 class JoinStreams(Op):
-    """Σ over streams of (sigmoid(logit · scale + base) + eps) · stream, with logits of the normalized
-    streams.
+    """Weighted sum of streams; each weight is sigmoid(logit · scale + base) + eps.
 
-    The logits are computed from the raw streams, and this op divides them by the RMS. FLOPs: 2 per element
-    for the squares, 2 for the sum, 6 per logit.
+    Logits are a function of normalized streams: an earlier product computes them from the raw streams, and
+    this op divides them by the RMS. FLOPs: 2 per element for the squares, 2 per element for the sum, 6 per
+    logit.
     """
 
     opcode = "join_streams"
@@ -68,7 +68,7 @@ class JoinStreams(Op):
     norm_eps: float = 1e-6
 
     def count(self, streams: int) -> tuple[int, ...]:
-        """The number of logits of each part; each part has one scale."""
+        """The number of logits in each part of the logits; each part has one scale."""
         return (streams,)
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -84,11 +84,11 @@ class JoinStreams(Op):
         return FP32
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """Squares, logits, the sum."""
+        """4 per element (squares and weighted sum), and 6 per logit."""
         return 4 * operands[0].elements + 6 * operands[1].elements
 
     def weights(self, operands: Sequence[Array]) -> list[Array]:
-        """The logits of each part, scaled, with their base."""
+        """The parts of logit · scale + base, in fp32."""
         streams, logits, base, scale = operands
         mean = np.mean(streams**2, axis=(2, 3))[..., None]
         parts = self.count(streams.shape[2])
@@ -106,8 +106,7 @@ class JoinStreams(Op):
 
 @dataclass(frozen=True)
 class EnterStreams(JoinStreams):
-    """`join_streams`, plus the coefficients for the exit: a weight per stream, and the matrix that mixes
-    them.
+    """`join_streams`, plus the inputs of `leave_streams`: a weight per stream and a mixing matrix.
 
     The weights are 2 · sigmoid. The matrix is a softmax over rows; then its columns and rows are alternately
     divided by their sums, `iterations` times in total (Sinkhorn and Knopp), at 2 FLOPs per element.
@@ -119,7 +118,7 @@ class EnterStreams(JoinStreams):
     iterations: int = 20
 
     def count(self, streams: int) -> tuple[int, ...]:
-        """A weight into and out of each stream, and the matrix."""
+        """An input weight and an output weight per stream, and the elements of the matrix."""
         return (streams, streams, streams * streams)
 
     def new_axes(self, operands: Sequence[Tensor]) -> dict[str, Size]:
@@ -130,7 +129,7 @@ class EnterStreams(JoinStreams):
         return operands[0].dtype, FP32, FP32
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """And the divisions."""
+        """The FLOPs of `join_streams`, plus 2 per matrix element for each division."""
         return super().vector(operands, results[:1]) + 4 * self.iterations * results[2].elements
 
     def evaluate(
@@ -151,7 +150,7 @@ class EnterStreams(JoinStreams):
 
 @dataclass(frozen=True)
 class LeaveStreams(Op):
-    """The streams mixed by a matrix, and x added to each by its weight; 2 FLOPs a stream and element more."""
+    """Mix the streams by a matrix, and add x to each stream with its weight."""
 
     opcode = "leave_streams"
     kind = "elementwise"
@@ -175,9 +174,7 @@ class LeaveStreams(Op):
 
 @dataclass(frozen=True)
 class Pick(Op):
-    """One of several streams, or of a value with one part per layer: `index`, or −1 for the layer's
-    own part.
-    """
+    """Select stream `index`, or for −1 the part of the current layer from a value with one part per layer."""
 
     opcode = "pick"
     kind = "gather"
@@ -200,7 +197,7 @@ class Pick(Op):
 
 @dataclass(frozen=True)
 class StreamMix(Op):
-    """Each stream as a sum of all, weighted token by token."""
+    """Replace each stream by a sum of all streams, with separate weights for each token."""
 
     opcode = "stream_mix"
     kind = "elementwise"
@@ -208,14 +205,14 @@ class StreamMix(Op):
     takes = ("streams", "weights")
 
     def gemms(self, operands: Sequence[Tensor]) -> tuple[Gemm, ...]:
-        """A product for each token."""
+        """One product per token."""
         rule = self.equation(operands)
         return (operand_gemm(rule, rule.sizes(operands), 1, 0, 0),)
 
 
 @dataclass(frozen=True)
 class StreamAdd(Op):
-    """x added to the streams from `first` on, to each with its weight and `offset`, or unscaled."""
+    """Add x · (weight + `offset`), or x if there are no weights, to each stream from `first` on."""
 
     opcode = "stream_add"
     kind = "elementwise"
@@ -226,7 +223,7 @@ class StreamAdd(Op):
     offset: float = 0.0
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
-        """`b t n h, b t h -> b t n h`, or with weights `b t n`."""
+        """`b t n h, b t h -> b t n h`, with an additional operand `b t n` if there are weights."""
         return equation(f"b t n h, b t h{', b t n' * (len(operands) - 2)} -> b t n h")
 
     def evaluate(
@@ -241,7 +238,7 @@ class StreamAdd(Op):
 
 @dataclass(frozen=True)
 class ScaleBy(Op):
-    """x · w, with one number per element of a row, or one for all."""
+    """x · w, where w has one number per element of a row, or one number in total."""
 
     opcode = "scale_by"
     kind = "elementwise"
@@ -249,7 +246,7 @@ class ScaleBy(Op):
     vector_flops = 1
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
-        """`* h, h -> * h`, or with one number `* h, [o] -> * h`."""
+        """`* h, h -> * h`, or `* h, [o] -> * h` if w has one number."""
         one = operands[1].shape == (1,) and operands[0].shape[-1] != 1
         return spell_equation(f"* h, {'[o]' if one else 'h'} -> * h", len(operands[0].shape))
 

@@ -25,7 +25,7 @@ from llmir.ir.sizes.polynomial import Size, product
 from .norm import rms_norm
 from .quant import round_trip
 
-# The ways to stretch positions beyond the trained length, with the parameters of each in `Rotary.factors`. A
+# The methods that extend positions beyond the trained length, with their parameters in `Rotary.factors`. A
 # star represents one number for each pair of elements of a head.
 SCALINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -42,12 +42,12 @@ SCALINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Rotary(Op):
-    """Base class of ops that rotate by position (arXiv:2104.09864, eq. 34), pairing the halves of a head as
-    HF does.
+    """Base class of ops that rotate by position (arXiv:2104.09864, eq. 34).
 
+    A pair has one element of each half of a head (as in HF), or two neighbors with `interleaved` (GPT-J).
     `scaling` is a key of `SCALINGS`, which defines the `factors`. The first `size` elements of each head are
-    rotated, or the last ones with `last`, or all if `size` is 0. With `interleaved`, neighbors form the pairs
-    (GPT-J). Rows are `stride` positions apart, and each has the first of its positions.
+    rotated, or the last `size` elements with `last`, or all elements if `size` is 0. A row covers `stride`
+    positions, and is rotated by the first of them.
     """
 
     sense: ClassVar[int] = 1
@@ -80,7 +80,7 @@ class Rotary(Op):
         """`x` with tokens on axis 1 and the head on the last, rotated by their global positions."""
         size = self.size or x.shape[-1]
         start = x.shape[-1] - size if self.last else 0
-        # The pairs are the axis that has two.
+        # The axis of length 2 has the elements of a pair.
         axis = -1 if self.interleaved else -2
         pairs = (size // 2, 2) if self.interleaved else (2, size // 2)
         one, two = np.moveaxis(x[..., start : start + size].reshape((*x.shape[:-1], *pairs)), axis, 0)
@@ -90,8 +90,8 @@ class Rotary(Op):
         return np.concatenate(parts, axis=-1)
 
     def factors_of(self, x: Array, at: ExecutionPlace, size: int) -> tuple[Array, Array]:
-        """Cosine and sine of each token and pair, as they multiply `x`."""
-        # Rows that represent several tokens: the last rows do not form a shorter sequence.
+        """The cosine and the sine for each token and pair, in a shape that broadcasts with `x`."""
+        # A row for several tokens has the number of its entry, not the number of a token.
         first = at.cached + at.origin("t") if self.stride == 1 else at.cached // self.stride
         positions = (first + np.arange(x.shape[1])) * self.stride
         frequencies, amplitude = _frequencies(self, size, int(positions.max(initial=0)) + 1)
@@ -104,7 +104,7 @@ class Rotary(Op):
 
 
 def _frequencies(rope: Rotary, size: int, length: int) -> tuple[Array, float]:
-    """Radians a position for each pair of a head of `size`, and the factor on the result."""
+    """Radians per position for each pair of a head of `size`, and the factor of the result."""
     theta, powers = rope.theta, np.arange(0, size, 2) / size
     if rope.scaling == "dynamic":
         factor, trained = rope.factors
@@ -113,7 +113,7 @@ def _frequencies(rope: Rotary, size: int, length: int) -> tuple[Array, float]:
     unscaled: Array = theta**-powers
     if rope.scaling == "linear":
         return unscaled / rope.factors[0], 1.0
-    if rope.scaling == "proportional":  # exponents of the whole head; only the first pairs rotate
+    if rope.scaling == "proportional":  # exponents use the whole head; only the first pairs rotate
         factor, share = rope.factors
         return unscaled / factor * (np.arange(size // 2) < int(share * size // 2)), 1.0
     if rope.scaling == "llama3":
@@ -128,19 +128,17 @@ def _frequencies(rope: Rotary, size: int, length: int) -> tuple[Array, float]:
 
 
 def _llama3(unscaled: Array, factor: float, low: float, high: float, trained: float) -> Array:
-    """Divide the frequencies of long wavelengths by `factor`, keep those of short ones, and interpolate
-    between.
-    """
+    """Divide low frequencies by `factor`, leave high frequencies unchanged, and interpolate in between."""
     turns = trained * unscaled / (2 * math.pi)
     kept = np.clip(
         (turns - low) / max(high - low, 1e-30), 0.0, 1.0
-    )  # equal bounds, as in Llama 4, give a step
+    )  # equal bounds, as in Llama 4, give a step function
     result: Array = unscaled * (kept + (1 - kept) / factor)
     return result
 
 
 def _yarn(unscaled: Array, theta: float, factor: float, trained: float, *more: float) -> tuple[Array, float]:
-    """Interpolate between the dimensions that rotate fast and slowly (arXiv:2309.00071, as in HF)."""
+    """Divide low frequencies, and interpolate toward high frequencies (arXiv:2309.00071, as in HF)."""
     (*turns, amplitude, truncate), size = more, 2 * len(unscaled)
     low, high = (size * math.log(trained / (n * 2 * math.pi)) / (2 * math.log(theta)) for n in turns)
     if truncate:
@@ -174,7 +172,7 @@ class Rope(Rotary):
 
 @dataclass(frozen=True)
 class ScaleByCosine(Rotary):
-    """x · cos, with equal factors for both halves of a head: 2 FLOPs per element, of the 6 of `rope`."""
+    """x · cos, with equal factors for both halves of a head; 2 of the 6 FLOPs per element of `rope`."""
 
     opcode = "scale_by_cosine"
     kind = "elementwise"
@@ -191,7 +189,7 @@ class ScaleByCosine(Rotary):
 
 @dataclass(frozen=True)
 class ScaleBySine(ScaleByCosine):
-    """x · sin, with equal factors for both halves of a head: 2 FLOPs per element, of the 6 of `rope`."""
+    """x · sin, with equal factors for both halves of a head; 2 of the 6 FLOPs per element of `rope`."""
 
     opcode = "scale_by_sine"
 
@@ -205,7 +203,7 @@ class ScaleBySine(ScaleByCosine):
 
 @dataclass(frozen=True)
 class NegateHalf(Op):
-    """−x for the second half of each row: 2 FLOPs per element of that half, of the 6 that `rope` counts."""
+    """−x for the second half of each row; 2 FLOPs per result element, part of the 6 per element of `rope`."""
 
     opcode = "negate_half"
     kind = "elementwise"
@@ -217,7 +215,7 @@ class NegateHalf(Op):
         return {"e": _half(operands[0])}
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """One per negated element."""
+        """2 per negated element, which is 1 per element of x."""
         return self.vector_flops * results[0].elements
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
@@ -227,7 +225,7 @@ class NegateHalf(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """The second half."""
+        """The negated second half of x."""
         (x,) = operands
         return (-x[..., x.shape[-1] // 2 :],)
 
@@ -242,19 +240,19 @@ class JoinHalf(Op):
     takes = ("x", "half")
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
-        """Half of x, and the other half."""
+        """The bytes of half of x, and of `half`."""
         return (operands[1].bytes, operands[1].bytes)
 
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """One after the other."""
+        """The concatenation."""
         x, half = operands
         return (np.concatenate([half, x[..., : x.shape[-1] // 2]], axis=-1),)
 
 
 def _half(x: Tensor) -> int:
-    """Half of the elements of a row; `VerifyError` if their number is odd."""
+    """Half of the row length; `VerifyError` if the length is odd."""
     if (size := Binding()(x.shape[-1])) % 2:
         raise VerifyError(f"rows of {size} elements have no halves")
     return int(size) // 2
@@ -265,7 +263,7 @@ def _half(x: Tensor) -> int:
 
 @dataclass(frozen=True)
 class Unrope(Rope):
-    """The inverse of `rope`: removes the query's position from a mean of rotated values."""
+    """The inverse of `rope`, which removes the query's position from an average of rotated values."""
 
     opcode = "unrope"
     sense = -1
@@ -273,7 +271,7 @@ class Unrope(Rope):
 
 @dataclass(frozen=True)
 class Temper(Op):
-    """x · (1 + beta · ln(1 + ⌊(position + shift) / length⌋)): late queries sharper (Llama 4, Ministral 3)."""
+    """x · (1 + beta · ln(1 + ⌊(position + shift) / length⌋)): scales up late queries (Llama 4)."""
 
     opcode = "temper"
     kind = "elementwise"
@@ -296,7 +294,7 @@ class Temper(Op):
 
 @dataclass(frozen=True)
 class Append(Op):
-    """A cache with the rows of the new tokens written at its end, in place and in the dtype of the cache."""
+    """Append the rows of the new tokens to a cache, in place and in the dtype of the cache."""
 
     opcode = "append"
     kind = "elementwise"
@@ -315,7 +313,7 @@ class Append(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """One after the other."""
+        """The concatenation."""
         cache, rows = operands
         return (np.concatenate([cache, round_trip(rows, results[0].dtype)], axis=1),)
 
@@ -324,7 +322,7 @@ class Append(Op):
 class RopeAppend(Rotary):
     """Rotate q and k, and write k and v to their caches, in one kernel.
 
-    Operands q, k, v, key cache, value cache; results rotated q, key cache, value cache.
+    The operands are q, k, v, key cache and value cache. The results are rotated q, key cache and value cache.
     """
 
     opcode = "rope_append"
@@ -342,7 +340,7 @@ class RopeAppend(Rotary):
         return Rope.vector_flops * (self.turned(operands[0]) + self.turned(operands[1]))
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
-        """q, k and v, without the caches."""
+        """The bytes of q, k and v, without the caches."""
         return (*(t.bytes for t in operands[:3]), 0, 0)
 
     def writes(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
@@ -362,11 +360,12 @@ class RopeAppend(Rotary):
 
 @dataclass(frozen=True)
 class NormRopeAppendIndex(Rotary):
-    """`rope_append` of normalized q and k, and of an index's queries and keys, in one kernel.
+    """`rope_append` of normalized q and k, and of the queries and keys of an index, in one kernel.
 
-    Operands q, k, v, key cache, value cache, the weights of the norms of q and k; index queries, index keys,
-    their cache, and the weights of their norms. Results: rotated q, key cache, value cache, rotated index
-    queries, cache of index keys. Each head is normalized: 4 FLOPs per element, and 6 for rotated elements.
+    Operands: q, k, v, key cache, value cache, and the norm weights of q and k; then index queries, index
+    keys, the cache of index keys, and the norm weights of index queries and keys. Results: rotated q, key
+    cache, value cache, rotated index queries, cache of index keys. Each head is normalized: 4 FLOPs per
+    element, and 6 for rotated elements.
     """
 
     opcode = "norm_rope_append_index"

@@ -1,9 +1,9 @@
 """State-space scans (Mamba, Mamba-2), and the short convolution before them.
 
-A scan stores one state per sequence and channel; every token decays it and adds to it.
+A scan stores one state per sequence and channel. Every token decays this state and adds to it.
 
-Axes: `b` sequences, `t` new tokens, `g` groups, `r` heads of each, `d` head size, `n` state size, `f`
-channels. Axes of the convolution: `v` tokens before the new ones, `w` taps; all other axes are channels.
+Axes: `b` sequences, `t` new tokens, `g` groups, `r` heads per group, `d` head size, `n` state size, `f`
+channels. Axes of the convolution: `v` tokens before the new tokens, `w` taps; all other axes are channels.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def softplus(x: Array) -> Array:
 
 @dataclass(frozen=True)
 class Scan(Op):
-    """An op that processes tokens with a state, which is its last operand and its second result.
+    """Base class of scans; the last operand is the state, and the second result is the new state.
 
-    `chunk` tokens are processed together by matrix products; 1 is the equivalent recurrence.
+    Matrix products process `chunk` tokens at once. With `chunk` 1, the op is the equivalent recurrence.
     """
 
     kind = "scan"
-    usual: ClassVar[int] = 1  # the chunk that kernels take
+    usual: ClassVar[int] = 1  # the default chunk of kernels
 
     chunk: int = 1
 
@@ -54,7 +54,7 @@ class Scan(Op):
 
     @property
     def chunked(self) -> Op | None:
-        """With the default chunk."""
+        """The op with the default chunk."""
         return replace(self, chunk=self.usual) if self.chunk == 1 else None
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
@@ -62,7 +62,7 @@ class Scan(Op):
         return operands[0].dtype, operands[-1].dtype
 
     def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Heads together."""
+        """All axes of heads flattened into one dimension."""
         return (prod(shape),)
 
     def chunks(self, tokens: Size) -> tuple[Size, Size]:
@@ -71,7 +71,7 @@ class Scan(Op):
         return ceildiv(tokens, self.chunk), length
 
     def between(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """Elements of the states between chunks; 0 for one token, which updates the final state."""
+        """The elements of all states between chunks; 0 for one token, which updates only the final state."""
         tokens = operands[0].shape[1]
         return Min.of(tokens - 1, 1) * self.chunks(tokens)[0] * results[1].elements if self.chunk > 1 else 0
 
@@ -81,7 +81,7 @@ class Scan(Op):
 
 
 def decays(steps: Array) -> tuple[Array, Array, Array]:
-    """Decay factors from log-decays [b, l, …]: from the start to each token, between tokens, to the end.
+    """Decay factors from log-decays [b, l, …]: from the start to each token, between tokens, and to the end.
 
     Factors between tokens have shape [b, l, s, …], with zeros where s is after l.
     """
@@ -95,7 +95,7 @@ def decays(steps: Array) -> tuple[Array, Array, Array]:
 
 @dataclass(frozen=True)
 class SelectiveScan(Op):
-    """Mamba's (arXiv:2312.00752, algorithm 2): h ← e^(Δ·A)·h + Δ·b·x, y = c·h + skip·x, Δ = softplus(dt)."""
+    """Mamba's scan: h ← e^(Δ·A)·h + Δ·b·x, y = c·h + skip·x, Δ = softplus(dt) (arXiv:2312.00752, alg. 2)."""
 
     opcode = "selective_scan"
     kind = "scan"
@@ -107,13 +107,13 @@ class SelectiveScan(Op):
         return operands[0].dtype, operands[-1].dtype
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """8 per element of the state and token (decay 2, input 2, state 2, output 2)."""
+        """8 per token and state element (decay 2, input 2, state 2, output 2)."""
         return 8 * operands[0].elements * operands[4].shape[1]
 
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """Token by token."""
+        """Compute token by token."""
         x, dt, b, c, a_log, skip, state = operands
         step, y = softplus(dt), np.empty_like(x)
         for t in range(x.shape[1]):
@@ -125,7 +125,7 @@ class SelectiveScan(Op):
 
 @dataclass(frozen=True)
 class SsdScan(Scan):
-    """Mamba-2's (arXiv:2405.21060, section 6): h ← e^(−Δ·e^a)·h + Δ·x·bᵀ, y = h·c + skip·x.
+    """Mamba-2's scan: h ← e^(−Δ·e^a)·h + Δ·x·bᵀ, y = h·c + skip·x (arXiv:2405.21060, section 6).
 
     Δ is softplus(dt + dt_bias), limited to at least `least`, and a is one number per head.
     """
@@ -153,7 +153,7 @@ class SsdScan(Scan):
         )
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """6 per element of the state and token (decay 1, input 2, state 1, output 2); fewer in chunks."""
+        """6 per token and state element (decay 1, input 2, state 1, output 2); fewer with chunks."""
         n = self.equation(operands).sizes(operands)
         if self.chunk == 1:
             return 6 * operands[0].elements * n["n"]
@@ -198,7 +198,7 @@ class SsdScan(Scan):
 
 @dataclass(frozen=True)
 class CausalConv(Op):
-    """Σ weight[j] · x[t − w + 1 + j] (+ bias), channel by channel; its state is the last w − 1 tokens."""
+    """Σ weight[j] · x[t − w + 1 + j] (+ bias) per channel; the state contains the last w − 1 tokens."""
 
     opcode = "causal_conv"
     kind = "scan"
@@ -222,7 +222,7 @@ class CausalConv(Op):
         return operands[0].dtype, operands[2].dtype
 
     def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The channels as one axis, and an axis for the single channel that each reads."""
+        """[channels, 1, taps], as in a depthwise `Conv1d` of PyTorch."""
         return (prod(shape[:-1]), 1, shape[-1]) if slot == 1 else (prod(shape),)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:

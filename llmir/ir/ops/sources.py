@@ -1,7 +1,7 @@
 """Sources: inputs, weights, buffers and caches, and the ops `concat` and `zeros`.
 
-No op computes a source: it exists before the step. `Concat` grows a cache by a copy, and `Zeros` is the first
-summand of a rotated residual.
+No op computes a source: its value exists before the step. `Concat` extends a cache by a copy. `Zeros` is the
+first summand of the residual after the pass `rotate`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from .rope import Append
 
 # --- Inputs, weights, buffers and caches ---
 
-SPARED = ("vocab", "expert")  # axes along which a rank may store more than the model has
+# A rank may store padding or copies along these axes.
+SPARED = ("vocab", "expert")
 
 
 @dataclass(frozen=True)
 class Source(Op):
-    """A value without operands, with a stated `type`; `axes` are the logical names of its dimensions."""
+    """Base class of values without operands; `type` is declared, and `axes` names its dimensions."""
 
     source = True
 
@@ -41,16 +42,16 @@ class Source(Op):
 
     @classmethod
     def stated(cls, given: Mapping[str, object], results: tuple[Tensor, ...]) -> dict[str, object]:
-        """Its type."""
+        """The declared type."""
         return {"type": results[0]}
 
     @property
     def own(self) -> Tensor:
-        """The type in the model."""
+        """The type in the model, without padding and copies."""
         return self.type
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
-        """Names its dimensions, because a source has no operands to derive them from."""
+        """An equation with one new axis per dimension, because a source has no operands."""
         return equation(f"-> {' '.join(self.axes or [f'i{n}' for n in range(len(self.type.shape))])}")
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -85,15 +86,16 @@ class Input(Source):
 class Weight(Source):
     """A parameter; `param` is its name in an HF checkpoint.
 
-    In the name, `{layer}` is the layer number, `{layer:6.12}` its index in the range 6 to 12, and `{expert}`
-    iterates over the axis `expert`. Without `{layer}` all layers share the tensor. A suffix `[i]` means the
-    i-th of several weights that are stored one after another, `[i/n]` the i-th in each of n equal blocks,
-    `^T` storage as [in, out], and `^F` one matrix for all experts (`llmir.base.names.checkpoint_place`).
+    In the name, `{layer}` is the layer number, `{layer:6.12}` is the layer's index in the range 6 to 12, and
+    `{expert}` iterates over the axis `expert`. Without `{layer}`, all layers share the tensor. A suffix `[i]`
+    means the i-th of several weights that are stored one after another in one tensor. `[i/n]` means the i-th
+    weight in each of n equal blocks, `^T` storage as [in, out], and `^F` one matrix for all experts
+    (`llmir.base.names.checkpoint_place`).
 
-    `turns` is the number of equal weights that a benchmark uses in turn, so that some may remain in a cache.
-    0 is the situation in a model, in which all other weights of the step are read in between. The last
-    `spare` places of the axis `vocab` or `expert` are not parameters: engines pad vocabularies and store
-    redundant experts. They repeat the first places.
+    `turns` is the number of equal weights that a benchmark uses in rotation; some of them may remain in a
+    hardware cache. 0 means a model, where a step reads all other weights before it reads this weight again.
+    The last `spare` entries of the axis `vocab` or `expert` are not parameters, because engines pad
+    vocabularies and store redundant experts. These entries repeat the first entries.
     """
 
     opcode = "weight"
@@ -105,7 +107,7 @@ class Weight(Source):
     spare: int = 0
 
     def numbered(self, layer: int) -> Op:
-        """Under the name of that layer's tensor."""
+        """The weight with the name of this layer's tensor."""
         name = layer_name(self.param, layer)
         return self if name == self.param else replace(self, param=name)
 
@@ -125,7 +127,7 @@ class Weight(Source):
 
     @property
     def own(self) -> Tensor:
-        """Its type in the model, without padding."""
+        """The type in the model, without padding and copies."""
         if not self.spare:
             return self.type
         dim = next(i for i, axis in enumerate(self.axes) if axis in SPARED)
@@ -133,11 +135,11 @@ class Weight(Source):
 
     @property
     def parameters(self) -> Size:
-        """Its elements in the model."""
+        """The number of elements in the model, without padding and copies."""
         return self.own.elements
 
     def filled(self, values: Array) -> Array:
-        """Its values, given those in the model."""
+        """Extend the model's values by the padding or the copies."""
         for dim, size in enumerate(self.type.shape if self.spare else ()):
             values = np.take(values, range(Binding()(size)), dim, mode="wrap")
         return values
@@ -145,7 +147,7 @@ class Weight(Source):
 
 @dataclass(frozen=True)
 class Buffer(Weight):
-    """Constants of a checkpoint, with bytes like a weight, that are not parameters."""
+    """Constants of a checkpoint, which take memory like a weight but are not parameters."""
 
     opcode = "buffer"
 
@@ -169,9 +171,9 @@ class Cache(Source):
 
 @dataclass(frozen=True)
 class Concat(Append):
-    """A cache followed by the rows of new tokens, all in new memory, as `torch.cat` does.
+    """Concatenate a cache and the rows of new tokens in new memory, as `torch.cat` does.
 
-    The next step uses the copy. The temporary coexistence of both caches is not counted.
+    The next step uses the copy. Memory estimates do not count the short time in which both caches exist.
     """
 
     opcode = "concat"
@@ -181,7 +183,7 @@ class Concat(Append):
         return tuple(x.bytes for x in operands)
 
     def writes(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
-        """The whole cache, new rows included."""
+        """The whole cache, including the new rows."""
         return (results[0].bytes,)
 
 
@@ -190,10 +192,10 @@ class Concat(Append):
 
 @dataclass(frozen=True)
 class Zeros(Op):
-    """Zeros in the shape of x, which is not read: the summand of the first residual.
+    """Zeros in the shape of x, whose values are not read: the summand of the first residual.
 
-    It may be a partial sum over the mesh axes `over`. No kernel writes the zeros; an engine's first layer
-    skips the addition.
+    The result may be a partial sum over the mesh axes `over`. No kernel writes the zeros, because an engine's
+    first layer skips the addition.
     """
 
     opcode = "zeros"

@@ -1,12 +1,13 @@
 """Attention over compressed keys (DeepSeek-V4) and over selected blocks of keys (MiniMax-M3).
 
-A compressed entry stands for several tokens and is key and value of all heads: the mean of the tokens' rows,
-weighted by gates, channel by channel. The index that selects blocks has one head for each key/value head.
+A compressed entry replaces several tokens, and is the key and the value of all heads. It is the mean of the
+tokens' rows, weighted per channel by gates. The index that selects blocks has one head for each key/value
+head.
 
-Axes: `b` sequences, `t` new tokens, `g` key/value heads or groups of heads, `r` heads for each of them, `d`
-head size. Axes of compressed keys: `c` tokens in the window and new ones, `p` tokens of incomplete entries
-and new ones, `n` entries, `s` series of rows, `w` tokens of an entry. Axes of blocks: `c` all tokens so far,
-`n` blocks, `y` head size of the index, `e` head size of the values.
+Axes: `b` sequences, `t` new tokens, `g` key/value heads or groups of heads, `r` heads per group, `d` head
+size. Axes of compressed keys: `c` window tokens and new tokens, `p` tokens of incomplete entries and new
+tokens, `n` entries, `s` series of rows, `w` tokens per entry. Axes of blocks: `c` all tokens so far, `n`
+blocks, `y` head size of the index, `e` head size of the values.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ from .norm import softmax
 
 @dataclass(frozen=True)
 class CompressRows(Op):
-    """The entries that the new tokens complete: Σ softmax(gate + bias) · row over the tokens of each.
+    """Compute entries that new tokens complete: Σ softmax(gate + bias) · row over the tokens of an entry.
 
-    With two series, an entry combines the first series of the previous entry's tokens and the second series
-    of its own. FLOPs per row and channel: 5 for the softmax, 1 for the bias, 2 for the sum.
+    With two series of rows, an entry combines the first series of the previous entry's tokens and the second
+    series of its own tokens. FLOPs per row and channel: 5 for the softmax, 1 for the bias, 2 for the sum.
     """
 
     opcode = "compress_rows"
@@ -59,7 +60,7 @@ class CompressRows(Op):
         return {"n": Entries(tokens).kept(C + T) - Entries(tokens).kept(C)}
 
     def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Series together."""
+        """The axis of series flattened with its neighbor."""
         return (shape[0], prod(shape[1:]))
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
@@ -70,7 +71,7 @@ class CompressRows(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """Entry by entry."""
+        """Compute entry by entry."""
         rows, gates, bias = operands
         width, series, size = bias.shape
         first, end = at.cached // width, (at.cached + at.new) // width
@@ -89,11 +90,11 @@ class CompressRows(Op):
 
 @dataclass(frozen=True)
 class CompressedAttention(Op):
-    """softmax attention over a window of keys that all heads share and that are also the values, with sinks.
+    """Attention with sinks over a window; all heads share the keys, which are also the values.
 
-    With a `stride`, there are also compressed entries of this number of tokens; a query sees those that end
-    at or before its position. With an index, a query sees the `top_k` entries that the index selects, with
-    one comparison per candidate. Scores are not written to memory.
+    With a `stride`, there are also compressed entries of `stride` tokens each. A query sees the entries that
+    end at or before its position. With index scores, a query sees only the `top_k` entries with the highest
+    index scores; the selection takes one comparison per candidate. Scores are not written to memory.
     """
 
     opcode = "compressed_attention"
@@ -108,7 +109,7 @@ class CompressedAttention(Op):
 
     @cached_property
     def masks(self) -> list[Mask]:
-        """The mask of the keys, and of the entries if there are any."""
+        """The mask of the window, and the mask of the entries if there are entries."""
         chosen = [ChosenEntries(self.stride, self.top_k)] if self.top_k else [Entries(self.stride or 1)]
         return [mask(self.mask), *(chosen if self.stride else [])]
 
@@ -137,18 +138,18 @@ class CompressedAttention(Op):
         return sum((by.pairs(operands[0].shape[1], C) for by in self.masks), start=0)
 
     def gemms(self, operands: Sequence[Tensor]) -> tuple[Gemm, ...]:
-        """The two products over keys and entries; `matrix` counts the part that is done."""
+        """The two full products over keys and entries; `matrix` counts only the FLOPs of visible pairs."""
         n = self.equation(operands).sizes(operands)
         rows, keys = n["g"] * n["r"] * n["t"], n["c"] + n.get("n", 0)
         return (Gemm(rows, keys, n["d"], n["b"]), Gemm(rows, n["d"], keys, n["b"]))
 
     def matrix(self, operands: Sequence[Tensor]) -> Size:
-        """4·d for each pair that the masks leave, and head."""
+        """4·d for each head and each pair that the masks allow."""
         n = self.equation(operands).sizes(operands)
         return 2 * n["b"] * n["g"] * n["r"] * n["d"] * self.pairs(operands)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """The softmax, 5 for each pair and head (in half-pairs, rounded up) and sink; 1 per candidate."""
+        """5 for the softmax per pair and head (half pairs round up) and per sink; 1 per candidate."""
         n = self.equation(operands).sizes(operands)
         softmaxes = ceildiv(self.pairs(operands), 2) + n["t"]
         return 5 * n["b"] * n["g"] * n["r"] * softmaxes + sum((x.elements for x in operands[4:]), start=0)
@@ -163,7 +164,7 @@ class CompressedAttention(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """One softmax over both."""
+        """The result of one softmax over keys and entries."""
         q, keys, sinks, *more = operands
         g, r = map(Binding(), results[0].shape[2:4])
         held, scores = [keys, *more[:1]], []
@@ -181,7 +182,7 @@ class CompressedAttention(Op):
 
 
 def chosen_blocks(blocks: Array, keys: int, by: ChosenBlocks, local: int, at: ExecutionPlace) -> Array:
-    """Whether a key is in one of the blocks of a query that score highest, of [b, g, t, n]: [b, g, t, c].
+    """Whether each key is in one of a query's blocks with the highest scores ([b, g, t, n]): [b, g, t, c].
 
     The selected blocks include the last `local` ones up to the block of the query.
     """
@@ -232,7 +233,7 @@ class BlockScores(Op):
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """−∞ for later blocks."""
+        """The scores; −∞ for later blocks."""
         q, k = operands
         scores = mask_scores(np.einsum("btgy,bcy->bgtc", q, k, optimize=True), mask("causal"), {"g": 1}, at)
         fill = [(0, 0)] * 3 + [(0, -scores.shape[-1] % self.length)]
@@ -242,7 +243,7 @@ class BlockScores(Op):
 
 @dataclass(frozen=True)
 class SelectBlocks(Op):
-    """Scores with −∞ where a key is in none of the `top_k` blocks of highest index, of `length` keys each.
+    """Set scores to −∞ except in the `top_k` blocks of `length` keys with the highest index scores.
 
     The last `local` blocks up to the block of a query are always selected. 1 FLOP (a comparison) for each
     candidate, and 1 for each score.
@@ -262,7 +263,7 @@ class SelectBlocks(Op):
         return super().types(operands)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """One for each candidate, and for each score."""
+        """1 for each candidate, and 1 for each score."""
         return operands[0].elements + operands[1].elements
 
     def evaluate(
@@ -275,7 +276,7 @@ class SelectBlocks(Op):
 
 
 def checked(opcode: str, length: int, top_k: int, local: int) -> None:
-    """`VerifyError` for blocks that cannot be chosen."""
+    """Raise VerifyError if the op cannot select blocks of these sizes."""
     if length < 1 or not 1 <= local <= top_k:
         raise VerifyError(
             f"{opcode}: cannot choose {top_k} blocks of {length} keys, {local} of them the last"
@@ -284,9 +285,10 @@ def checked(opcode: str, length: int, top_k: int, local: int) -> None:
 
 @dataclass(frozen=True)
 class BlockSparseAttention(FlashAttention):
-    """Attention of each query over the blocks of keys that an index selects (`select_blocks`).
+    """Attention of each query over the blocks of keys with the highest index scores (`select_blocks`).
 
-    The index is the last operand. The op selects its largest values, with one comparison per candidate.
+    The index scores are the last operand. The op selects the largest scores, with one comparison per
+    candidate.
     """
 
     opcode = "block_sparse_attention"
@@ -300,7 +302,7 @@ class BlockSparseAttention(FlashAttention):
 
     @property
     def pattern(self) -> Mask:
-        """The block of a query up to its position, and the other selected blocks."""
+        """A mask of the query's own block up to its position, and of the other selected blocks."""
         return ChosenBlocks(self.length, self.top_k)
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -311,11 +313,11 @@ class BlockSparseAttention(FlashAttention):
         return f"{self.top_k} blocks of {self.length} keys a query"
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
-        """The rule; its last axes belong to the index."""
+        """The rule; the last axes belong to the index scores."""
         return equation(self.rule)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """For each pair and query head 5 (softmax), half-pairs rounded up; 1 per candidate."""
+        """5 for the softmax per pair and query head (half pairs round up); 1 per candidate."""
         n = self.equation(operands).sizes(operands)
         return 5 * n["b"] * n["g"] * n["r"] * ceildiv(self._pairs(n), 2) + operands[3].elements
 

@@ -1,4 +1,4 @@
-"""Routers: the experts with the largest scores, optionally within groups, with a bias, or by a table."""
+"""Routers: select experts with the largest scores (optionally by group, or with a bias), or by a table."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from .norm import softmax
 class TopK(Op):
     """The `k` largest values of each row and their indices; 1 FLOP (a comparison) per candidate.
 
-    A bias, if there is one, affects only the choice (arXiv:2408.15664). With `groups` of neighbors,
-    candidates come from the `kept` groups with the largest sum of their `best` values (arXiv:2405.04434,
-    2412.19437). With `normalize`, the chosen values are divided by their sum. They are then multiplied by
-    `scale`.
+    A bias, if present, affects only the choice (arXiv:2408.15664). With `groups` of neighboring values,
+    candidates come from `kept` groups. These groups have the largest sums of their `best` highest values
+    (arXiv:2405.04434, 2412.19437). With `normalize`, the chosen values are divided by their sum. They are
+    then multiplied by `scale`.
     """
 
     opcode = "top_k"
@@ -67,14 +67,14 @@ class TopK(Op):
         return (operands[0].dtype, INT32)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """1 per candidate, one more within groups if there are several, the add of a bias, and the score."""
+        """1 per candidate, 1 more if there are groups, 1 for a bias, and the FLOPs of the score."""
         compared = min(self.groups, 2)
         return (self.scoring + compared + len(operands) - 1) * operands[0].elements
 
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """The largest first."""
+        """The values and indices, the largest value first."""
         scores = self.score(operands[0])
         ranked = self._limited(scores + operands[1] if len(operands) > 1 else scores)
         chosen = np.argsort(-ranked, axis=-1, kind="stable")[..., : self.k]
@@ -97,7 +97,7 @@ class TopK(Op):
 class SoftmaxTopK(TopK):
     """softmax and top-k in one kernel, as in engines; the softmax takes 5 FLOPs per candidate.
 
-    Attributes and bias are those of `top_k`.
+    The attributes and the bias have the same meaning as in `top_k`.
     """
 
     opcode = "softmax_top_k"
@@ -117,7 +117,7 @@ class SoftmaxTopK(TopK):
 class SigmoidTopK(SoftmaxTopK):
     """sigmoid and top-k in one kernel; the sigmoid takes 4 FLOPs per candidate.
 
-    Attributes and bias are those of `top_k`.
+    The attributes and the bias have the same meaning as in `top_k`.
     """
 
     opcode = "sigmoid_top_k"
@@ -131,7 +131,7 @@ class SigmoidTopK(SoftmaxTopK):
 class SqrtSoftplusTopK(SoftmaxTopK):
     """√softplus and top-k in one kernel; the score takes 6 FLOPs per candidate.
 
-    Attributes and bias are those of `top_k`.
+    The attributes and the bias have the same meaning as in `top_k`.
     """
 
     opcode = "sqrt_softplus_top_k"
@@ -143,7 +143,7 @@ class SqrtSoftplusTopK(SoftmaxTopK):
 
 @dataclass(frozen=True)
 class HashTopK(Op):
-    """The experts of each token from a table by token id, and their scores divided by the sum of scores.
+    """Look up the experts of each token id in a table, and divide their scores by the sum of the scores.
 
     The scores are multiplied by `scale`; 2 FLOPs per expert (hash routing, arXiv:2106.04426).
     """
@@ -161,7 +161,7 @@ class HashTopK(Op):
         return (operands[0].dtype, INT32)
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
-        """A row of the table for each token, and the scores that it names."""
+        """One row of the table per token, and the scores of the experts in that row."""
         _, table, ids = operands
         return (results[0].bytes, table.dtype.bytes_of(ids.elements, *table.shape[1:]), ids.bytes)
 
@@ -178,8 +178,8 @@ class HashTopK(Op):
 class SparseMixer(Op):
     """Choose two experts in sequence, as in Phi-3.5-MoE (arXiv:2409.12136, at inference).
 
-    The weight of each is a softmax over the remaining candidates whose distance from the largest score,
-    relative to the larger magnitude, is at most 2·jitter.
+    The weight of a chosen expert is a softmax over remaining candidates near the largest score. A candidate
+    is near if its difference from the largest score is at most 2·jitter, relative to the larger magnitude.
     """
 
     opcode = "sparse_mixer"
@@ -199,15 +199,13 @@ class SparseMixer(Op):
         return (operands[0].dtype, INT32)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """22 per candidate, 11 for each of two choices: maximum, magnitude, the larger magnitude, difference,
-        ratio, comparison, softmax (5).
-        """
+        """22 per candidate, 11 for each of two choices."""
         return 22 * operands[0].elements
 
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """The largest value, and the largest of the remaining ones."""
+        """The expert with the largest score, and the expert with the largest remaining score."""
         (scores,) = operands
         left, weights, chosen = scores, [], []
         for _ in range(2):
@@ -223,7 +221,7 @@ class SparseMixer(Op):
 
 @dataclass(frozen=True)
 class ExpertScale(Op):
-    """The weights of the chosen experts, each multiplied by the learned scale of its expert (Gemma 4)."""
+    """Multiply the weight of each chosen expert by the learned scale of this expert (Gemma 4)."""
 
     opcode = "expert_scale"
     kind = "moe"
@@ -241,10 +239,10 @@ class ExpertScale(Op):
 
 @dataclass(frozen=True)
 class PickReplica(Op):
-    """Choose one of the places of each chosen expert; `experts` experts occupy `places` places.
+    """Choose one stored copy of each chosen expert; `experts` experts have `places` copies in total.
 
-    Places beyond the number of experts store redundant copies. The two tables, the copies of each expert and
-    their places, stay in the GPU's cache; one entry of each is read per choice.
+    Two tables give the number of copies and the places of the copies for each expert. The tables stay in the
+    GPU's cache, and the op reads one entry of each table per choice.
     """
 
     opcode = "pick_replica"
@@ -257,14 +255,14 @@ class PickReplica(Op):
     places: int
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
-        """The chosen experts, and two entries of four bytes for each."""
+        """The chosen experts, and two table entries of four bytes for each chosen expert."""
         (chosen,) = operands
         return (chosen.bytes + 2 * INT32.bytes_of(*chosen.shape),)
 
     def evaluate(
         self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
     ) -> tuple[Array, ...]:
-        """The copies of an expert in turn."""
+        """The copies of each expert in rotation."""
         (chosen,) = operands
         count = (self.places - 1 - chosen) // self.experts + 1
         return (chosen + self.experts * (np.arange(chosen.size).reshape(chosen.shape) % count),)

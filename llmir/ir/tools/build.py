@@ -23,16 +23,16 @@ from llmir.ir.ops import make
 from llmir.ir.ops.index import MODULES
 
 if TYPE_CHECKING:
-    from .op_methods import OpMethods  # a stub: `Builder.__getattr__` makes the methods
+    from .op_methods import OpMethods  # a stub: `Builder.__getattr__` creates the methods
 else:
     OpMethods = object
 
-# The replacement of a value in a copy of a graph: a value, or a function that builds it on first use.
+# The replacement of a value in a copy of a graph: a value, or a function that builds this value on first use.
 Replacement: TypeAlias = Value | Callable[[], Value]
 
 
 class Operands(Sequence[Value]):
-    """The operands of a node in a copy of its graph; a deferred replacement is built on first use."""
+    """The operands of a node in a copy of its graph. A deferred replacement is built on first use."""
 
     def __init__(self, old: Sequence[Value], copies: dict[Value, Replacement]) -> None:
         self._old, self._copies = old, copies
@@ -55,7 +55,7 @@ class Operands(Sequence[Value]):
         return map(self.copy_of, self._old)
 
     def copy_of(self, value: Value) -> Value:
-        """The replacement of an earlier value of the graph; the value itself if it has none."""
+        """The replacement of an earlier value; the value itself if it has no replacement."""
         copy = self._copies.get(value, value)
         if not isinstance(copy, Value):
             self._copies[value] = copy = copy()
@@ -63,10 +63,10 @@ class Operands(Sequence[Value]):
 
 
 class Builder(OpMethods):
-    """Adds ops in schedule order; `builder.rms_norm(x, w, eps=1e-5, name="norm")` and so on for each op.
+    """Builds a graph; each op is a method, such as `builder.rms_norm(x, w, eps=1e-5, name="norm")`.
 
-    Sources come first in the finished graph, in any order of addition. `known` are the types of values from
-    outside, for a builder of a part of a graph.
+    Ops are added in schedule order, except that sources come first in the finished graph. A builder of a part
+    of a graph receives the types of outside values as `known`.
     """
 
     def __init__(self, name: str = "main", known: Mapping[Value, Tensor] | None = None) -> None:
@@ -78,7 +78,7 @@ class Builder(OpMethods):
         self._nodes: list[Node] = []
         self._made: dict[str, Node] = {}
         self._types: dict[Value, Tensor] = dict(known or {})
-        self._numbers: dict[str, int] = {}  # the last suffix used, by name
+        self._numbers: dict[str, int] = {}  # last used suffix by name
         self._outputs: tuple[Value, ...] = ()
         self._block = ""
 
@@ -87,7 +87,7 @@ class Builder(OpMethods):
             raise AttributeError(f"no op or method {opcode!r}")
 
         def build(*operands: Value, name: str = "", block: str | None = None, **attributes: Any) -> Any:
-            """Add the op; returns its result, or a tuple of several results."""
+            """Add the op; return its result, or a tuple if the op has several results."""
             attributes["block"] = self._block if block is None else block
             values = self.apply(make(opcode, **attributes), *operands, name=name)
             return values[0] if len(values) == 1 else values
@@ -100,7 +100,7 @@ class Builder(OpMethods):
 
     @contextmanager
     def block(self, name: str) -> Iterator[None]:
-        """Ops added inside belong to this block of the model."""
+        """A context in which added ops belong to this block of the model."""
         outer, self._block = self._block, text("block", name, error=VerifyError)
         try:
             yield
@@ -132,7 +132,7 @@ class Builder(OpMethods):
         return self.apply(make(opcode, type=stated, block=self._block, **attributes), name=name)[0]
 
     def apply(self, op: Op, *operands: Value, name: str = "") -> tuple[Value, ...]:
-        """Add an op of any class, with inferred types; returns its results."""
+        """Add an op of any class with inferred types, and return its results."""
         if not isinstance(op, Op):
             refuse("op", op, "an op", VerifyError)
         name = self._unique(check_name(op.opcode if isinstance(name, str) and not name else name))
@@ -181,7 +181,7 @@ class Builder(OpMethods):
         return b.graph()
 
     def copy_nodes(self, nodes: Iterable[Node], visit: Visit, copies: dict[Value, Replacement]) -> None:
-        """Add nodes in order, as `rebuild` does, and their replacements to `copies`."""
+        """Copy nodes in order, as `rebuild` does, and record their replacements in `copies`."""
         for node in nodes:
             operands = Operands(node.operands, copies)
             replacements = visit(self, node, operands)
@@ -190,7 +190,7 @@ class Builder(OpMethods):
             copies.update(zip(node.values, replacements, strict=True))
 
     def keep(self, node: Node, *operands: Value) -> tuple[Value, ...]:
-        """Add a node of another graph with these operands, under its name if it is free; infer its types."""
+        """Copy a node of another graph with these operands, under its name if the name is free."""
         if node.op.source:
             return self.insert(node)
         if node.name in self._made:
@@ -210,7 +210,7 @@ class Builder(OpMethods):
         return values
 
     def node(self, name: str) -> Node:
-        """The node of a name."""
+        """The node with this name."""
         if not isinstance(name, str) or name not in self._made:
             raise VerifyError(f"%{show_value(name)} was not added to graph @{self.name}")
         return self._made[name]
@@ -231,7 +231,7 @@ class Builder(OpMethods):
 
     @property
     def nodes(self) -> list[Node]:
-        """The nodes so far, sources first."""
+        """The nodes that have been added so far, sources first."""
         return [*self._sources, *self._nodes]
 
     def graph(self) -> Graph:

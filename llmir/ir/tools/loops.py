@@ -1,8 +1,8 @@
 """Loops and pipeline cuts: rewrites of graphs with `repeat`, unrolled iterations, and stages.
 
 `inner_first` rewrites bodies before the graphs that repeat them. `iteration` unrolls one iteration of a loop.
-`PipelineCut` assigns ops to stages and finds the values that cross between them. `in_slices` lets each
-tensor-parallel rank send a slice of a value that all of them have.
+`PipelineCut` assigns ops to stages, and finds the values that cross between stages. `in_slices` lets each
+tensor-parallel rank send one slice of a replicated value.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ def inner_first(program: Program, change: Callable[[Graph], Graph]) -> dict[str,
 def ending(
     program: Program, last: Callable[[Program, str, set[str]], T | None], left: set[str]
 ) -> dict[str, T]:
-    """The result of `last` for each graph that has one, given the excluded names."""
+    """Call `last` for each graph, without the excluded names; return the results that are not None."""
     return {name: found for name in program.graphs if (found := last(program, name, left)) is not None}
 
 
 def consistent(
     find: Callable[[set[str]], dict[str, T]], against: Callable[[dict[str, T]], set[str]]
 ) -> dict[str, T]:
-    """Repeat `find` with more names excluded until `against` rejects none of its results."""
+    """Repeat `find`, and exclude the names that `against` rejects, until `against` rejects no name."""
     left: set[str] = set()
     while True:
         found = find(left)
@@ -76,7 +76,7 @@ def consistent(
 
 
 def _handing(graph: Graph, bodies: Mapping[str, Graph]) -> Graph:
-    """The graph with the result types of its loops updated to their bodies."""
+    """The graph, in which the result types of each loop are those of its body."""
     nodes = [_handed(node, bodies) for node in graph.nodes]
     same = all(new is old for new, old in zip(nodes, graph.nodes, strict=True))
     return graph if same else Graph(graph.name, nodes, graph.outputs)
@@ -98,7 +98,7 @@ def _handed(node: Node, bodies: Mapping[str, Graph]) -> Node:
 
 
 def copied(type: Tensor, mesh: Mesh) -> Placement:
-    """The tp axes over which a value is replicated, if they can split its last dimension."""
+    """The tp axes over which a value is replicated; () if these axes cannot split its last dimension."""
     over = tuple(axis for axis in mesh.atoms("tp") if axis not in type.spread)
     size = type.shape[-1]
     parts = mesh.size((*type.placements[-1], *over))
@@ -106,7 +106,7 @@ def copied(type: Tensor, mesh: Mesh) -> Placement:
 
 
 def in_slices(graph: Graph, received: Mapping[int, Placement], sent: Mapping[int, Placement]) -> Graph:
-    """A stage with sliced inputs and outputs: the axes of the slices by number of the input or output."""
+    """Rebuild a stage with sliced inputs and outputs; the arguments map their numbers to the slicing axes."""
     pieces = {graph.inputs[i].values[0]: over for i, over in received.items()}
     ends = {graph.outputs[i].node: over for i, over in sent.items()}
 
@@ -132,15 +132,15 @@ def in_slices(graph: Graph, received: Mapping[int, Placement], sent: Mapping[int
 
 @dataclass(frozen=True)
 class Iteration:
-    """One iteration of a `repeat`, to be written out in the graph around it."""
+    """One unrolled iteration of a `repeat`, for insertion into the graph that contains the loop."""
 
     nodes: tuple[Node, ...]
     outputs: tuple[Value, ...]
-    loops: dict[str, Layers]  # the layer numbers of each `repeat` among the nodes
+    loops: dict[str, Layers]  # layer numbers of each nested `repeat`
 
 
 def iteration(program: Program, node: Node, loop: Loop, layer: int, operands: Sequence[Value]) -> Iteration:
-    """Build one iteration of a loop as ops outside of the loop.
+    """Build the ops of one iteration of a loop, for the graph that contains the loop.
 
     Args:
         program: The program.
@@ -174,7 +174,7 @@ def iteration(program: Program, node: Node, loop: Loop, layer: int, operands: Se
 
 
 def even(layers: int, stages: int) -> tuple[int, ...]:
-    """Distribute layers over stages; the stages just before the last get one remaining layer each.
+    """Distribute layers evenly over stages; remaining layers go to the stages just before the last stage.
 
     >>> even(126, 4), even(7, 3)
     ((31, 32, 32, 31), (2, 3, 2))
@@ -184,9 +184,9 @@ def even(layers: int, stages: int) -> tuple[int, ...]:
 
 
 def cut_sizes(program: Program, sizes: int | Sequence[int]) -> tuple[int, ...]:
-    """The number of layers of each stage: the given numbers, or an even split over a number of stages.
+    """The number of layers in each stage, from explicit numbers or from a number of equal stages.
 
-    PassError if the program cannot be split in this way.
+    Raises PassError if the program cannot be split in this way.
     """
     if len(program.entries) > 1:
         raise PassError(f"stages: {program.name} is in {len(program.entries)} stages already")
@@ -206,14 +206,14 @@ def cut_sizes(program: Program, sizes: int | Sequence[int]) -> tuple[int, ...]:
 
 
 class Piece(NamedTuple):
-    """An op on a stage; for a `repeat`, with the iterations that the stage runs."""
+    """An op and its stage; a `repeat` contains only the iterations of this stage."""
 
     stage: int
     node: Node
 
 
 class PipelineCut:
-    """An entry cut into stages: the ops of each stage, and the values that cross to the next."""
+    """An entry cut into stages: the ops of each stage, and the values that each stage sends to the next."""
 
     def __init__(self, program: Program, sizes: Sequence[int]) -> None:
         self.program, self.last = program, len(sizes) - 1
@@ -266,7 +266,7 @@ class PipelineCut:
     def _split(
         self, node: Node, loop: Loop, layers: Layers, operands: tuple[Value, ...]
     ) -> tuple[Value, ...]:
-        """The results of a `repeat` after the piece of each stage; an iteration on two stages is unrolled."""
+        """Split a `repeat` over stages, and unroll iterations that span two stages; return its results."""
         size, done = self.program.depth(loop.body), 0
         axes = [source.op.axes for source in self.program[loop.body].inputs]
         given: tuple[Value, ...] = ()
@@ -311,18 +311,18 @@ class PipelineCut:
         return b.graph()
 
     def sliced(self, number: int) -> Graph:
-        """The graph of a stage whose ranks send slices of replicated values, as by the pass `slice-sends`."""
+        """The graph of a stage after the pass `slice-sends`: ranks send slices of replicated values."""
         received, sent = self.slices(number - 1) if number else {}, self.slices(number)
         graph = self.stage(number)
         return in_slices(graph, received, sent) if received or sent else graph
 
     def slices(self, number: int) -> dict[int, Placement]:
-        """The mesh axes of each value that a stage sends in slices, by its number."""
+        """The slicing mesh axes of each value that a stage sends in slices, by the number of the value."""
         found = {i: copied(self.types[v], self.program.mesh) for i, v in enumerate(self.crossing[number])}
         return {i: over for i, over in found.items() if over}
 
     def run_by(self, number: int) -> Sequence[Node]:
-        """The ops of a stage."""
+        """The ops that a stage runs."""
         return self._by_stage[number]
 
     @cached_property
@@ -333,9 +333,9 @@ class PipelineCut:
         return found
 
     def kind(self, number: int) -> tuple[object, ...]:
-        """A key that is equal for stages that differ only in their number and in repeated layers.
+        """A key that is equal for stages that differ only in stage number and layer numbers.
 
-        Three iterations of a loop represent all others: a first, a middle and a last one.
+        Three iterations represent a loop: the first, a middle and the last iteration.
         """
         ops = ((n.name, n.operands, min(n.op.loop.times, 3) if n.op.loop else 0) for n in self.run_by(number))
         received = tuple(self.crossing[number - 1]) if number else ()
@@ -343,7 +343,7 @@ class PipelineCut:
         return tuple(ops), received, sent, not number, number == self.last
 
     def _sources(self, number: int) -> Iterator[Node]:
-        """The sources that a stage uses; the first stage also has the unused ones."""
+        """The sources that a stage uses; the first stage also has all unused sources."""
         used = {v.node for node in self.run_by(number) for v in node.operands}
         if number == self.last:
             used |= {v.node for v in self.outputs}

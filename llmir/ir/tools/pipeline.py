@@ -27,11 +27,11 @@ from .verify import checked_program, verify
 
 @dataclass(frozen=True)
 class Pass:
-    """A pure function from program to program; its fields are its options, which are checked as declared."""
+    """Base class of passes: a pure function from program to program, whose options are its fields."""
 
     name: ClassVar[str] = ""
-    encodes: ClassVar[bool] = True  # whether it also runs on image encoders
-    phased: ClassVar[bool] = False  # whether it runs on a program with all its phases, and not on each phase
+    encodes: ClassVar[bool] = True  # whether the pass also runs on image encoders
+    phased: ClassVar[bool] = False  # whether it runs once on a program with all phases
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -45,7 +45,7 @@ class Pass:
             PASSES.add(cls.name, cls, cls)
 
     def __call__(self, program: Program) -> Program:
-        """The rewritten program; the argument itself if nothing changes."""
+        """The rewritten program; `program` itself if nothing changes."""
         raise PassError(f"{type(self).__name__}: a pass must define __call__")
 
     def __str__(self) -> str:
@@ -55,10 +55,10 @@ class Pass:
 
 @dataclass(frozen=True)
 class InPhase(Pass):
-    """Another pass that is limited to one phase of a program; its text is that of this pass with `phase=`.
+    """A pass that runs on only one phase of a program; its text is the text of the pass with option `phase=`.
 
-    A phase without changes stays part of the program. The rewrite of decode also applies to the draft phase,
-    because both have few tokens.
+    If the pass changes nothing in the phase, the phase still shares the graphs of the program. A pass for
+    decode also rewrites the draft phase, because both phases process few tokens.
     """
 
     phased: ClassVar[bool] = True
@@ -70,7 +70,7 @@ class InPhase(Pass):
         choice(f"{label(self.step)}: phase", self.phase, PHASES, error=PassError)
 
     def __call__(self, program: Program) -> Program:
-        """The program with that phase rewritten."""
+        """The program with the rewritten phase."""
         if self.phase == "decode" and "draft" in program.phases:
             program = replace(self, phase="draft")(program)
         if self.phase in APART and self.phase not in program.phases:
@@ -115,8 +115,9 @@ PASSES: Kind[type[Pass] | Function] = Kind("pass", "llmir.passes")
 def parse_pipeline(text: str) -> list[Pass | Function]:
     """Parse a pipeline into its passes.
 
-    Options are written as `name{option=value}`; `str` of a pass gives a text that parses to the same pass.
-    `mine.py:name` is a pass of a plugin, or a function from program to program; the plugin is loaded.
+    Options have the form `name{option=value}`, and `str(pass)` gives text that parses to an equal pass.
+    `mine.py:name` loads the plugin `mine.py`, and names a pass or a function from program to program in the
+    plugin.
 
     Args:
         text: The passes, separated by commas.
@@ -165,7 +166,7 @@ def steps_of(pipeline: object) -> tuple[Step, ...]:
 
 
 def is_pass(kind: object) -> TypeGuard[type[Pass]]:
-    """Whether a step is a class of passes, and not a function."""
+    """Whether a step is a class of passes instead of a function."""
     return isinstance(kind, type) and issubclass(kind, Pass)
 
 
@@ -175,7 +176,7 @@ def label(step: Step) -> str:
 
 
 def _named(name: str) -> type[Pass] | Function:
-    """The pass for `name`, or for `plugin:name`."""
+    """The pass or the function for `name` or `plugin:name`."""
     plugin, colon, inner = name.rpartition(":")
     if colon:
         inside = vars(load_plugin(plugin))
@@ -190,7 +191,7 @@ def _named(name: str) -> type[Pass] | Function:
 
 
 def _options(kind: type[Pass], text: str) -> dict[str, Any]:
-    """Parse the options between the braces by the types of the fields."""
+    """Parse the options between the braces; the types of the fields determine the values."""
     name, known = kind.name or kind.__name__, {f.name: f for f in fields(kind)}
     options: dict[str, Any] = {}
     for part in split_commas(text):
@@ -211,7 +212,7 @@ def _options(kind: type[Pass], text: str) -> dict[str, Any]:
 def describe(kind: type[Pass] | Function) -> dict[str, Any]:
     """The description and the options of a pass, as `llmir passes` lists them.
 
-    A required option has no default. A default that JSON cannot represent is text.
+    A required option has no default. A default value that JSON cannot represent is given as text.
     """
     found: list[dict[str, Any]] = []
     for f in fields(kind) if is_pass(kind) else ():
@@ -224,8 +225,7 @@ def describe(kind: type[Pass] | Function) -> dict[str, Any]:
 
 
 def around(step: str, pipeline: str) -> tuple[list[Pass | Function], list[Pass | Function]]:
-    """A pipeline up to one pass, without this pass and with it; if the pipeline does not contain the pass, it
-    is added at the end.
+    """Two pipelines, which end before and after one pass; a missing pass is added at the end.
 
     >>> [[label(p) for p in side] for side in around("fuse", "fuse-attention,fuse,dce")]
     [['fuse-attention'], ['fuse-attention', 'fuse']]
@@ -246,7 +246,7 @@ def _returned(step: Pass | Callable[[Program], Program], program: Program) -> Pr
 
 
 def _everywhere(step: Pass | Callable[[Program], Program], program: Program) -> Program:
-    """`program` after a step that runs separately on each of its phases."""
+    """The program after a step that runs on each phase separately."""
     if getattr(step, "phased", False) or not program.phases:
         return _returned(step, program)
     before = program.replace(phases={})
@@ -274,14 +274,12 @@ def _after(step: Pass | Callable[[Program], Program], program: Program) -> Progr
     return None if after is program else verify(after)
 
 
-# Pipelines often begin with equal steps. The number of cached programs equals that of cached rows and memory.
+# Pipelines often begin with equal steps. The cache size equals the cache size for rows and memory estimates.
 _known_after = lru_cache(maxsize=256)(_after)
 
 
 def _pure(step: Pass | Function) -> bool:
-    """Whether equal steps always have equal effects: the class declares this, and the step has nothing but
-    options.
-    """
+    """Whether equal steps have equal effects: the class declares purity, and the step has only options."""
     if not isinstance(step, Pass) or vars(step).keys() - {f.name for f in fields(step)}:
         return False
     return all(_pure(v) if isinstance(v, Pass) else type(v) in _OPTIONS for v in vars(step).values())

@@ -1,4 +1,4 @@
-"""Independent ranks: data-parallel ranks that no op connects; engines run them as separate servers."""
+"""Independent ranks: data-parallel ranks that no op connects. Engines run these ranks as separate servers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from llmir.ir.core.tensor import Placement, Tensor
 
 @lru_cache(maxsize=256)
 def independent_ranks(*programs: Program) -> tuple[int, tuple[Program, ...]]:
-    """The number of independent parts of programs that run together, and the programs of one part.
+    """Split programs that run together into independent parts: the number of parts, and the programs of one.
 
-    The programs of a model and of its drafts run together. Data-parallel ranks are divided by the axes that
-    no op connects. Without such an axis, the programs themselves are the only part.
+    The programs are those of a model and of its draft models. The parts differ along the data-parallel mesh
+    axes that no op connects. Without such an axis, there is one part, which consists of the given programs.
     """
     phases = [phase for each in programs for phase in (each, *each.phases.values())]
     nodes = (node for phase in phases for graph in phase.graphs.values() for node in graph.nodes)

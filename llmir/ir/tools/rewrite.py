@@ -1,9 +1,9 @@
 """Rewrite rules: a pattern of ops and its replacement.
 
-Pattern and replacement are ordinary functions on a builder. The pattern's parameters are its input values. As
-last operand, `...` matches any remaining operands. Attributes that are omitted match any value, and `label=`
-names an op for the replacement. An op with `optional=True` may be missing; its first operand then replaces
-it. A pattern may return several values.
+A pattern and its replacement are ordinary functions of a builder. The parameters of the pattern are its input
+values. `...` as the last operand matches any remaining operands. Omitted attributes match any value, and
+`label=` names an op for the replacement. An op with `optional=True` may be missing; its first operand then
+takes its place. A pattern may return several values.
 
 >>> def pattern(p, gate, up):
 ...     return p.mul(p.silu(gate), up)
@@ -31,7 +31,7 @@ from .build import Builder
 
 OpT = TypeVar("OpT", bound=Op)
 Place = tuple[int, ...]
-_WAYS = 32  # number of matches of a pattern that are tried at one op: a value may have any number of users
+_WAYS = 32  # matches of a pattern that are tried per op, because a value may have any number of users
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ class _Variable:
 
 @dataclass(frozen=True, eq=False)
 class _Pattern:
-    """An op of a pattern; it stands for its result with number `index`."""
+    """One result of an op in a pattern: result number `index`."""
 
     opcode: str
     operands: tuple[Any, ...]
@@ -79,9 +79,9 @@ class Match:
     """A match of a pattern: `match["label"]` is the node of a labeled op."""
 
     values: dict[str, Value] = field(default_factory=dict)
-    nodes: dict[int, Node] = field(default_factory=dict)  # by id of the pattern op
+    nodes: dict[int, Node] = field(default_factory=dict)  # by `id` of the op in the pattern
     labels: dict[str, Node] = field(default_factory=dict)
-    casts: list[Node] = field(default_factory=list)  # seen through
+    casts: list[Node] = field(default_factory=list)  # casts that the pattern ignores
 
     def __getitem__(self, label: str) -> Node:
         return self.labels[label]
@@ -91,7 +91,7 @@ class Match:
         return self.labels[label].op_as(kind)
 
     def copy(self) -> Match:
-        """A copy of the match, with which one of several choices can be followed."""
+        """A copy of the match, to try one of several ways to continue."""
         return Match(dict(self.values), dict(self.nodes), dict(self.labels), list(self.casts))
 
 
@@ -99,7 +99,7 @@ class Match:
 class Rule:
     """Replace `pattern(p, *values)` by `replacement(b, match, *values)`.
 
-    The replacement returns the same number of values with the same types; or None, which rejects the match.
+    The replacement returns values of equal number and types as the pattern, or None to reject the match.
     """
 
     name: str
@@ -119,10 +119,10 @@ class Rule:
 
 
 class _Draft:
-    """A graph during rewriting: its nodes, their places, types and users.
+    """A graph during rewriting: its nodes with their places in the schedule, types and users.
 
-    Places compare like tuples. A node that is inserted after a place comes before all nodes that were already
-    there. No other node moves, so the time of a match does not depend on the size of the graph.
+    Places are compared as tuples. A new node after a place comes before all older nodes after that place. No
+    older node moves, so the time of a replacement does not depend on the size of the graph.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -171,14 +171,14 @@ class _Draft:
 
 
 class _Piece(Builder):
-    """Builds the replacement of ops in a draft, with access to the types and names of all other nodes."""
+    """Builder of a replacement in a draft, which knows the types and names of all other nodes."""
 
     def __init__(self, draft: _Draft, gone: set[str]) -> None:
         super().__init__(draft.name)
         self._draft, self._gone, self._numbers = draft, gone, draft.numbers
 
     def type(self, value: Value) -> Tensor:
-        """The type of a value of the graph, or of the piece."""
+        """The type of a value in the draft or in the replacement."""
         if isinstance(value, Value) and value.node not in self._gone and value in self._draft.types:
             return self._draft.types[value]
         return super().type(value)
@@ -212,7 +212,7 @@ def rewrite(graph: Graph, rules: Iterable[Rule]) -> Graph:
     for rule in rules:
         opcode = _op(rule.roots[0]).opcode
         for node in draft.ordered(name for name, n in draft.nodes.items() if n.op.opcode == opcode):
-            if node.name in draft.nodes:  # an earlier match may have used it
+            if node.name in draft.nodes:  # an earlier match may have removed this node
                 matches = _matches(draft, rule, draft.nodes[node.name])
                 changed |= any(_apply(draft, rule, m) for m in matches)
     return draft.graph() if changed else graph
@@ -234,7 +234,7 @@ def _matches(draft: _Draft, rule: Rule, node: Node) -> Iterator[Match]:
 
 
 def _ways(draft: _Draft, roots: Sequence[_Pattern | _Result], match: Match) -> Iterator[Match]:
-    """The ways to match the remaining roots, one after another."""
+    """Yield the ways to match the remaining roots of the pattern."""
     if not roots:
         yield match
         return
@@ -243,16 +243,14 @@ def _ways(draft: _Draft, roots: Sequence[_Pattern | _Result], match: Match) -> I
 
 
 def _other_root(draft: _Draft, root: _Pattern | _Result, match: Match) -> Iterator[Match]:
-    """The possible matches of another root: the match that it already has, or users of values that are
-    bound.
-    """
+    """Yield the matches of a further root: the existing match, or matches of users of bound values."""
     pattern = _op(root)
     if id(pattern) in match.nodes:
         yield match
         return
     bound = [v for o in pattern.operands if (v := _bound(o, match))]
     taken = {n.name for n in match.nodes.values()}
-    # A user takes all values, so the users of the value with the fewest suffice.
+    # A match uses all bound values, so only the users of the value with the fewest users are candidates.
     users = min((draft.users.get(v, set()) for v in bound), key=len, default=set())
     for user in draft.ordered(users):
         if user.op.opcode == pattern.opcode and user.name not in taken:
@@ -262,13 +260,13 @@ def _other_root(draft: _Draft, root: _Pattern | _Result, match: Match) -> Iterat
 
 
 def _keeps(draft: _Draft, cast: Node) -> bool:
-    """Whether a cast keeps the values unchanged: it increases precision, or it reverses such a cast."""
+    """Whether a cast keeps values unchanged: the cast increases precision, or reverses such a cast."""
     value = cast.operands[0]
     node = draft.nodes[value.node]
     before, after = draft.types[value].dtype, cast.results[0].dtype
     if before.bits <= after.bits:
         return True
-    # fp32 inside a bf16 block: the cast back to bf16 ends the region, whatever ops it contains.
+    # For an fp32 region inside a bf16 block, the cast back to bf16 ends the region, whatever ops it contains.
     while node.operands and draft.types[node.values[0]].dtype == before:
         value = node.operands[0]
         node = draft.nodes[value.node]
@@ -318,9 +316,7 @@ def _value_match(draft: _Draft, pattern: Any, value: Value, match: Match) -> Mat
 
 
 def _apply(draft: _Draft, rule: Rule, match: Match) -> bool:
-    """Insert the replacement, if no other op needs a value that would be removed, and its operands are
-    computed early enough.
-    """
+    """Insert the replacement if no other op needs a removed value, and if operands are computed in time."""
     old = [Value(match.nodes[id(_op(r))].name, _index(r)) for r in rule.roots]
     gone = {n.name for n in (*match.nodes.values(), *match.casts)}
     inner = [v for n in gone for v in draft.nodes[n].values if v not in old]
@@ -330,7 +326,7 @@ def _apply(draft: _Draft, rule: Rule, match: Match) -> bool:
     builder = _Piece(draft, gone)
     try:
         built = rule.replacement(builder, match, *(match.values[v] for v in rule.variables))
-    except VerifyError:  # the ops do not fit together, so this is not a match
+    except VerifyError:  # the replacement is invalid here, so this is not a match
         return False
     if built is None:
         return False
@@ -342,7 +338,7 @@ def _apply(draft: _Draft, rule: Rule, match: Match) -> bool:
 
 
 def _splice(draft: _Draft, gone: set[str], fresh: list[Node], renamed: dict[Value, Value]) -> bool:
-    """Insert the nodes `fresh` in place of `gone`: after their operands and before their users."""
+    """Replace the nodes `gone` by the nodes `fresh`, placed after their operands and before their users."""
     names = {n.name for n in fresh}
     needs = [draft.place[v.node] for n in fresh for v in n.operands if v.node not in names]
     after = max([*needs, min(draft.place[n] for n in gone)])

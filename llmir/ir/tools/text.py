@@ -1,6 +1,6 @@
 """The text form of programs: one op per line, with its types.
 
-If printed text is parsed, the result is an equal program.
+Parsing the printed text of a program gives an equal program.
 
     program "tiny" {layers=2}
     graph @main {
@@ -29,7 +29,7 @@ from llmir.ir.core.program import Program
 from llmir.ir.core.tensor import parse_tensor, split_commas
 from llmir.ir.ops import make
 
-BUDGET = Budget(bytes=2**26, nodes=10**6, depth=32)  # of an IR file
+BUDGET = Budget(bytes=2**26, nodes=10**6, depth=32)  # largest size of an IR file
 
 _WORD = re.compile(r"[A-Za-z_][\w.\-]*")
 _RESERVED = {"true", "false", "inf", "nan"}
@@ -51,7 +51,7 @@ def _attributes(op: Op) -> dict[str, Any]:
     return {
         f.name: value
         for f in fields(op)
-        if "Tensor" not in str(f.type)  # the types of its results, after the colon
+        if "Tensor" not in str(f.type)  # result types, after the colon
         and ((value := getattr(op, f.name)) != f.default or f.default is MISSING)
     }
 
@@ -135,7 +135,7 @@ def print_program(program: Program) -> str:
 
 _VALUE = re.compile(r"%([^\s#,()]+)(?:#(\d+))?")
 _OP = re.compile(r"%([^\s#,()=]+)\s*=\s*(\w+)\(([^()]*)\)\s*(\{.*\}\s*)?:\s*(.+)")
-# A line of llama3.1-405b has 300 characters at most, and all its layers written out have half a million.
+# A line of llama3.1-405b has at most 300 characters, and the text with all layers unrolled has 500,000.
 _LONGEST_LINE = 100_000
 _DIGITS = 100
 
@@ -198,12 +198,12 @@ def parse_node(text: str) -> Node:
 
 
 class _Reader:
-    """Parses the lines of a program one by one; each starts with a word, or with the `%` of an op."""
+    """Parses a program line by line; a line starts with a keyword, or with the `%` of an op."""
 
     def __init__(self) -> None:
         self.name, self.mesh = "", ONE_DEVICE
         self.facts: dict[str, str | int] = {}
-        self.phase = ""  # the current one; its entries and graphs are the next two
+        self.phase = ""  # name of the current phase; the next two attributes are its entries and graphs
         self.entries: tuple[str, ...] = ("main",)
         self.done: dict[str, tuple[tuple[str, ...], dict[str, Graph]]] = {}  # entries and graphs by phase
         self.micro_batches = 1
@@ -275,7 +275,7 @@ class _Reader:
         self.phase, self.entries, self.graphs = name, ("main",), {}
 
     def close(self) -> None:
-        """Store the phase that has been read."""
+        """Store the current phase, whose lines have all been read."""
         if not self.graphs:
             raise ParseError(f"phase {self.phase} has no graph" if self.phase else "no graph found")
         self.done[self.phase] = self.entries, self.graphs

@@ -1,4 +1,4 @@
-"""The verifier: after every pass, it infers each op again and checks the rules of the IR."""
+"""The verifier, which infers the types of each op again after every pass, and checks the rules of the IR."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from llmir.ir.core.tensor import Tensor
 from llmir.ir.ops.pipeline_stage import Send
 from llmir.ir.sizes.polynomial import put
 
-# A step is estimated op by op: the largest model with all layers unrolled has a few thousand ops. Each level
-# is walked three times for its memory.
+# A step is estimated op by op. The largest model has a few thousand ops if all layers are unrolled. Each
+# nesting level is walked three times to estimate memory.
 MOST_OPS, MOST_LEVELS = 2_000_000, 6
 
 
@@ -36,7 +36,7 @@ def verify(program: Program) -> Program:
     >>> verify(load("gpt2")).name
     'GPT-2'
     """
-    if "_verified" in vars(program):  # it does not change
+    if "_verified" in vars(program):  # a verified program never changes
         return program
     if not program.entries or len(set(program.entries)) != len(program.entries):
         raise VerifyError(f"a program has entries, each once, got {', '.join(program.entries) or 'none'}")
@@ -63,7 +63,7 @@ def verify(program: Program) -> Program:
 
 
 def _verify_encode(program: Program, name: str, phase: Program) -> None:
-    """Check that the phase has the mesh of the program and image inputs."""
+    """Check that the phase has image inputs, and the mesh of the program."""
     if phase.mesh != program.mesh:
         raise VerifyError(f"phase {name}: mesh is {phase.mesh}, of the program {program.mesh}")
     if not phase.patches:
@@ -71,9 +71,7 @@ def _verify_encode(program: Program, name: str, phase: Program) -> None:
 
 
 def _verify_draft(program: Program, name: str, phase: Program) -> None:
-    """Check that the phase has the mesh and micro-batches of the program, and inputs of tokens and hidden
-    states.
-    """
+    """Check the mesh and the micro-batches of the phase, and that its inputs are tokens and hidden states."""
     for what in ("mesh", "micro_batches"):
         if getattr(phase, what) != getattr(program, what):
             found = f"{what} is {getattr(phase, what)}, of the program {getattr(program, what)}"
@@ -83,7 +81,7 @@ def _verify_draft(program: Program, name: str, phase: Program) -> None:
 
 
 def _verify_phase(program: Program, name: str, phase: Program) -> None:
-    """Check that it has the mesh, the steps, the weights and the caches of the program whose phase it is."""
+    """Check that a phase has the mesh, the steps, the weights and the caches of its program."""
 
     def fail(fact: str) -> None:
         raise VerifyError(f"phase {name}: {fact}")
@@ -108,18 +106,18 @@ def _verify_phase(program: Program, name: str, phase: Program) -> None:
 
 
 def _of_one(types: tuple[Tensor, ...]) -> list[tuple[object, ...]]:
-    """The types for one new token, in which layers that process different numbers of tokens become equal."""
+    """The types for one new token, so that types with different numbers of tokens become comparable."""
     return [(t.dtype, [put(n, {"T": 1}) for n in t.shape], t.placements, t.partial, t.tokens) for t in types]
 
 
 def _face(program: Program, entry: str) -> tuple[dict[str, Tensor], tuple[Tensor, ...]]:
-    """The types of the inputs of an entry by name, and the types of its outputs."""
+    """The input types of an entry by name, and its output types."""
     graph = program[entry]
     return {n.name: n.results[0] for n in graph.inputs}, tuple(map(graph.type, graph.outputs))
 
 
 def _held(program: Program, role: str) -> dict[str, Tensor]:
-    """The sources of a role: weights by their names in a checkpoint if they have one, else by path."""
+    """The types of all sources with a role, by checkpoint name if a source has such a name, else by path."""
     found = (at for at in program.instances() if at.node.op.role == role)
     return {
         f"{at.node.op.param} of {at.layers}" if at.node.op.param else at.path: at.node.results[0]
@@ -129,7 +127,7 @@ def _held(program: Program, role: str) -> dict[str, Tensor]:
 
 @lru_cache(maxsize=4096)
 def _verify_graph(graph: Graph, mesh: Mesh) -> None:
-    # A graph is frozen, so its verification stays valid.
+    # The result for a graph can be cached, because a graph is frozen.
     known: set[Tensor] = set()
     for node in graph.nodes:
         where = f"@{graph.name}: %{node.name} ({node.op.opcode})"
@@ -177,7 +175,7 @@ def _verify_nesting(program: Program) -> None:
     """Check that no graph contains itself, and that the ops of the entries can be listed."""
     known: dict[
         str, tuple[int, int]
-    ] = {}  # number of ops of a graph with bodies counted once; and nesting levels
+    ] = {}  # (number of ops, nesting levels) of a graph; each body counts once
 
     def size(name: str, path: tuple[str, ...]) -> tuple[int, int]:
         if name in path:
@@ -204,7 +202,7 @@ def _list(types: tuple[Tensor, ...]) -> str:
 
 
 def checked_program(program: object) -> Program:
-    """Verify an argument and return the first equal program; InputError if the argument is not a program."""
+    """Verify an argument, and return a cached equal program if there is one; InputError for a non-program."""
     if not isinstance(program, Program):
         arguments.refuse("program", program, "a Program, such as llmir.load gives")
     return _verified(program)
@@ -212,8 +210,8 @@ def checked_program(program: object) -> Program:
 
 @lru_cache(maxsize=256)
 def _verified(program: Program) -> Program:
-    """Verify a program once; a caller may have made it, and it never changes.
+    """Verify a program, which a caller may have built; the result is cached, because programs never change.
 
-    Equal programs share the first one's cached properties.
+    Equal programs share the cached properties of the first verified program.
     """
     return verify(program)
