@@ -70,7 +70,7 @@ def test_the_report_has_a_row_or_a_reason_of_each_device() -> None:
     asked = ("plan", "llama3.1-8b", "--hw", "h100-sxm,h20,rtx3090", *said, "--max-tpot", "30ms")
     shown = CliRunner().invoke(cli, asked)
     assert shown.exit_code == 0, shown.output
-    report = json.loads(CliRunner().invoke(cli, [*asked, "--format", "json"]).output)
+    report = json.loads(CliRunner().invoke(cli, [*asked, "--format", "json"]).stdout)
     assert list(report["devices"]) == ["H100-SXM", "H20", "RTX-3090"]
     for name, number in report["devices"].items():
         if number is None:

@@ -316,26 +316,26 @@ def test_energy_is_that_of_boards_at_the_limit_of_their_power(plans: Plans) -> N
 def test_the_table_says_what_decides_and_of_what_a_limit_is() -> None:
     shown = run(*ASKED, "--max-ttft", "1s", "--max-tpot", "p50:20ms")
     assert shown.exit_code == 0
-    assert shown.output.splitlines()[0] == "cheapest plan: 1 × H100-SXM as one replica of tp 1, bf16 weights"
-    assert "TTFT p99 " in shown.output and "TPOT p50 " in " ".join(shown.output.split())
-    assert max(map(len, shown.output.splitlines())) <= 80
+    assert shown.stdout.splitlines()[0] == "cheapest plan: 1 × H100-SXM as one replica of tp 1, bf16 weights"
+    assert "TTFT p99 " in shown.stdout and "TPOT p50 " in " ".join(shown.stdout.split())
+    assert max(map(len, shown.stdout.splitlines())) <= 80
     unpriced = run(*ASKED, "--hw", "h800", "--max-tpot", "20ms")
-    assert unpriced.output.startswith("fewest GPUs: ")
-    assert "no price is known for H800" in " ".join(unpriced.output.split())
+    assert unpriced.stdout.startswith("fewest GPUs: ")
+    assert "no price is known for H800" in " ".join(unpriced.stdout.split())
     stated = run(*ASKED, "--hw", "h800", "--max-tpot", "20ms", "--price", "h800=3.5")
-    assert stated.output.startswith("cheapest plan: ") and "$3.50 per hour" in stated.output
+    assert stated.stdout.startswith("cheapest plan: ") and "$3.50 per hour" in stated.stdout
 
 
 def test_no_plan_is_exit_1_with_the_closest_miss() -> None:
     missed = run(*ASKED, "--max-tpot", "1ms")
     assert missed.exit_code == 1
-    assert missed.output.startswith("no plan meets the limits with 2 GPUs or fewer")
-    least = re.search(r"closest plan is H100-SXM tp 2: TPOT is ([\d.]+) ms .* limit of 1", missed.output)
+    assert missed.stdout.startswith("no plan meets the limits with 2 GPUs or fewer")
+    least = re.search(r"closest plan is H100-SXM tp 2: TPOT is ([\d.]+) ms .* limit of 1", missed.stdout)
     assert least and float(least[1]) > 1e3 * 16e9 / 2 / 3.35e12  # a rank's weights, at its memory's peak
     late = run("llama3.1-8b", "--rate", "40", "--gpus", "1", "--prompt", "2000", "--max-ttft", "0.3s")
     assert late.exit_code == 1
-    assert late.output.startswith("no plan meets the limits with one GPU\n")
-    needs = re.search(r"closest plan is H100-SXM tp 1: needs (\d) GPUs, more than the 1 allowed", late.output)
+    assert late.stdout.startswith("no plan meets the limits with one GPU\n")
+    needs = re.search(r"closest plan is H100-SXM tp 1: needs (\d) GPUs, more than the 1 allowed", late.stdout)
     assert needs and int(needs[1]) >= 40 * 2000 * 2 * 8.03e9 / 989.5e12  # prompts alone, at the peak
 
 
@@ -343,9 +343,9 @@ def test_no_plan_is_exit_1_with_the_closest_miss() -> None:
 @pytest.mark.parametrize("form", ["json", "csv", "md", "html"])
 def test_every_format_has_the_plans(form: str) -> None:
     found = run(*ASKED, "--max-tpot", "20ms", "--format", form)
-    assert found.exit_code == 0 and "H100-SXM" in found.output
+    assert found.exit_code == 0 and "H100-SXM" in found.stdout
     if form == "json":
-        report = json.loads(found.output)
+        report = json.loads(found.stdout)
         assert report["best"]["simulated"]["tpot_s"]["p99"] < 0.02
         assert report["decides"] == "cost"
         assert report["plans"][0]["why"]["constraint"] == "tpot"
