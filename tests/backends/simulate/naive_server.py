@@ -215,7 +215,7 @@ class Naive:
             own = self.whole(r.stored + r.unread(), max(1, flying)) - len(r.blocks)
         else:
             own = self.more(r, new)
-        return own + (self.room.blocks // 100 if self.engine == "v0" else 0) <= self.free()
+        return own + (self.room.blocks // 100 if self.engine in ("v0", "atom") else 0) <= self.free()
 
     def do(self, decoding: list[Request], chunks: list[tuple[Request, int]]) -> None:
         if decoding or chunks:

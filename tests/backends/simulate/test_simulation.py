@@ -252,6 +252,16 @@ def test_a_seed_gives_the_same_and_another_one_other_requests() -> None:
     assert np.array_equal(one.end_s, two.end_s)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm", "atom"])
+def test_a_server_with_full_caches_does_not_preempt_without_end(engine: str) -> None:
+    """512 users of 8,295 tokens: caches hold about 200 of them. A preempted request waits for free blocks."""
+    model = llmir.run(llmir.load("minimax-m2.5"), f"{llmir.pipeline_of(engine)},shard{{tp=2}}")
+    traffic = llmir.Traffic(closed=512, prompt=7373, generate=922, requests=1000)
+    found = llmir.simulate(model, "mi355x", traffic, estimation=llmir.Estimation(engine=engine))
+    assert found.preemptions.sum() < 1000
+
+
 def test_users_of_a_closed_loop_are_as_many_as_they_are() -> None:
     found = llmir.simulate(MODEL, "h100-sxm", llmir.Traffic(closed=5, prompt=400, generate=60, requests=40))
     changes = sorted([(t, 1) for t in found.arrival_s] + [(t, -1) for t in found.end_s])
