@@ -31,6 +31,7 @@ from .base import Call, Kernel, KernelTransfer, Shape, choice, families, kernel_
 
 # Within a node
 
+MOST_RANKS = 8  # largest number of ranks in the measured rows of a node; sharing is not extrapolated beyond
 # Error of an all-reduce that includes the norm. No measured row has one, so the added time is between nothing
 # and the time of a separate norm. That range is 27% of both times on average over 135 points (Llama-3.1 and
 # Qwen3 on A100, H100 and B200, tp 2 to 8, 1 to 8,192 tokens). The estimate is the lower end, so its mean
@@ -90,11 +91,11 @@ class AllReduceKernel(Kernel):
     ring: float = parameter(0.78, 0.05, 1, "", "share of the link that the ring reaches")
     switch_us: float = parameter(15, 1, 80, "µs", "time of a sum in the switches")
     switch: float = parameter(0.66, 0.05, 1, "", "share of the link that this protocol reaches")
-    shared: float = parameter(0, 0, 2, "", "the link is slower by ranks/2 to this power")
+    shared: float = parameter(0, 0, 2, "", "the link is slower by ranks/2 (at most 4) to this power")
 
     def seconds(self, device: Device, shape: CollectiveShape, xp: Namespace = ARRAYS) -> Number:
         bandwidth, others = shape.bandwidth(device), shape.ranks - 1
-        crowd = (shape.ranks / 2) ** self.shared
+        crowd = (xp.minimum(shape.ranks, MOST_RANKS) / 2) ** self.shared
 
         def way(latency_us: Number, sent: Number, share: float) -> Number:
             return latency_us * 1e-6 + sent / (share * bandwidth) * crowd
@@ -117,8 +118,8 @@ class AllReduceKernel(Kernel):
 class ExchangeKernel(Kernel):
     """All-gather, reduce-scatter and all-to-all send (n − 1)/n of the payload; a send counts as half.
 
-    A rank sends all pieces but its own, and copies its own piece, too. With two ranks, `own` has no effect:
-    either way, the time is that of half of the payload.
+    A rank sends all pieces but its own. The rates are those with two ranks, which send half of the payload.
+    With more ranks, the time rises with the larger pieces, less the share `own` that does not depend on them.
     """
 
     group: ClassVar[str] = "collectives"
@@ -131,13 +132,13 @@ class ExchangeKernel(Kernel):
     own: float = parameter(
         0, 0, 1, "", "share of the time that depends on the whole payload, not on the pieces of the others"
     )
-    shared: float = parameter(0, 0, 2, "", "the link is slower by ranks/2 to this power")
+    shared: float = parameter(0, 0, 2, "", "the link is slower by ranks/2 (at most 4) to this power")
 
     def seconds(self, device: Device, shape: CollectiveShape, xp: Namespace = ARRAYS) -> Number:
         moved = shape.pieces + self.own * (shape.payload / 2 - shape.pieces)
         sent = moved / shape.bandwidth(device)
         wait_us = self.rank_us * (shape.ranks - 1)
-        crowd = (shape.ranks / 2) ** self.shared
+        crowd = (xp.minimum(shape.ranks, MOST_RANKS) / 2) ** self.shared
         small = (self.small_us + wait_us) * 1e-6 + crowd * sent / self.small
         large = (self.large_us + wait_us) * 1e-6 + crowd * sent / self.large
         return xp.minimum(small, large)

@@ -51,10 +51,14 @@ from .trial import (
 # Replicas
 
 SLACK = 1.1  # error of the closed form: simulated rates are 0.90 to 1.08 times its rates (docs/search.md)
-# Approximate number of runs of a search; six searches of one to three devices took 30 to 105 runs.
-RUNS, RUNS_PER_DEVICE = 50, 20
 STAYS = 10  # smallest number of requests of a run, relative to concurrent requests
 ROWS = 6  # smallest number of simulated structures, so that a screen shows the first and its competitors
+
+
+def expected_runs(devices: int) -> int:
+    """The approximate number of runs of a search; six searches of one to three devices took 30 to 105."""
+    return 50 + 20 * devices
+
 
 Progress = Callable[[int, str], None]  # called with the number of each run that starts, and its plan
 
@@ -107,7 +111,7 @@ class Search:
         self._settings_of: dict[int, list[int]] = {}  # numbers by the engine's own setting
         for number, first in enumerate(self._first):
             self._settings_of.setdefault(first, []).append(number)
-        expected = RUNS + RUNS_PER_DEVICE * len({s.device.name for s in self.structures})
+        expected = expected_runs(len({s.device.name for s in self.structures}))
         self._pace = Pace("a search for plans", "ask for fewer requests, chunks or devices", expected)
 
     def relaxed(self, traffic: Traffic, room: Room = as_it_is) -> Search:
@@ -389,7 +393,8 @@ class Search:
     def usage(self, number: int, replicas: float) -> float:
         """The used share of the limits with `replicas` replicas, from one run with the first seed.
 
-        It is infinite if the closed form exceeds the limits, or if queues grow without end.
+        It is infinite if the closed form exceeds the limits or, with the engine's own room, if queues grow
+        without end.
         """
         promising = self._promising
         if promising is None or not np.isin(promising.structure, self._settings_of[number]).any():

@@ -42,6 +42,7 @@ from .traffic import BUDGET, SEEDS, LatencyLimit, Traffic
 # Replicas
 
 UNIT = 8  # largest number of servers of a kind that are simulated together
+KEPT = 20_000  # largest number of requests of a run that is kept for other searches, for memory
 NONE = LatencySpread(*[float("nan")] * len(LatencySpread._fields))
 
 
@@ -320,10 +321,13 @@ class Replica:
         if a request does not fit.
         """
         key = chunk, batch, replicas, seed, requests
-        if key not in self._runs:
-            traffic = replace(self.traffic, requests=requests)
-            self._runs[key] = self._run(self.profile(chunk, batch), traffic, replicas, seed)
-        return self._runs[key]
+        if key in self._runs:
+            return self._runs[key]
+        traffic = replace(self.traffic, requests=requests)
+        run = self._run(self.profile(chunk, batch), traffic, replicas, seed)
+        if requests <= KEPT:
+            self._runs[key] = run
+        return run
 
     def _run(self, profile: Profile, traffic: Traffic, replicas: float, seed: int) -> Latencies:
         if not ROUTERS[traffic.router].blind and replicas > 1:

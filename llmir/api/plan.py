@@ -122,7 +122,7 @@ def plan(
     """
     from llmir.backends.cost.channel import server_channel
     from llmir.backends.search.launch import check_pool_launch
-    from llmir.backends.search.search import RUNS, search
+    from llmir.backends.search.search import expected_runs, search
     from llmir.backends.search.traffic import latency_limit
     from llmir.backends.simulate.engine import engine_policy
 
@@ -132,7 +132,7 @@ def plan(
     check_work(
         f"a plan by runs of {requests.requests:,} requests",
         "simulate fewer of them",
-        seconds=requests.requests * REQUEST_S * RUNS,
+        seconds=requests.requests * REQUEST_S * expected_runs(devices=1),
         memory=requests.requests * REQUEST_BYTES,
     )
     serving = _servers(servers)

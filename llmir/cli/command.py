@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TextIO
@@ -83,7 +83,9 @@ class Command(click.Command):
             return super().invoke(ctx)
         except (InputError, PassError) as error:
             typed = {
-                name for name in ctx.params if ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE
+                name: value
+                for name, value in ctx.params.items()
+                if ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE
             }
             message = of_command(str(error), self.params, typed)
             if isinstance(error, InputError) or message != str(error):
@@ -126,16 +128,17 @@ def _files(value: object) -> Iterator[str]:
 # Options of passes whose command-line option has another name.
 PASS_OPTIONS = {
     ("shard", "redundant"): "redundant_experts",
+    ("route", "skew"): "routing_skew",
     ("dispatch", "by"): "dispatch",
     ("prune-tokens", "layers"): "layer_tokens",
 }
 
 
-def of_command(message: str, params: Iterable[click.Parameter], typed: Container[str]) -> str:
+def of_command(message: str, params: Iterable[click.Parameter], typed: Mapping[str, object]) -> str:
     """Replace a pass or an API function at the start of a message by what the user typed.
 
     `shard: tp 3: …` becomes `--tp 3: …` if the user typed --tp, and `simulate: requires …` becomes
-    `serve-sim requires …`. An error of a pass that the user wrote in a pipeline stays.
+    `serve-sim requires …`. An error about another value than the option's stays: a pipeline has the value.
     """
     message = re.sub(r"^simulate: (?=requires )", "serve-sim ", message)
     found = re.match(r"((?:.* refused: )?)([a-z-]+): ([a-z]+)(?: |(?=:))", message)
@@ -146,6 +149,9 @@ def of_command(message: str, params: Iterable[click.Parameter], typed: Container
     if name not in typed or name not in options:
         return message
     rest = message[found.end() :]
+    number = re.match(r"[0-9]+(?=[:,])", rest)
+    if number and isinstance(typed[name], int) and int(number[0]) != typed[name]:
+        return message
     flag = any(p.name == name and p.is_flag for p in params if isinstance(p, click.Option))
     rest = rest.removeprefix("1") if flag else rest
     return f"{found[1]}{options[name]}{'' if rest.startswith(':') else ' '}{rest}"

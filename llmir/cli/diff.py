@@ -122,7 +122,7 @@ def _pipelines(given: dict[str, Any], models: tuple[str, str]) -> Iterable[Seque
     if two or before is not None or after is not None:
         raise click.UsageError(
             "--pass: already defines both sides, so it excludes --before, --after, MODEL2, "
-            "--hw-after or --engine-after"
+            "--hw-after and --engine-after"
         )
     return around(given["step"], engines[0])
 
