@@ -330,12 +330,12 @@ def test_no_plan_is_exit_1_with_the_closest_miss() -> None:
     missed = run(*ASKED, "--max-tpot", "1ms")
     assert missed.exit_code == 1
     assert missed.stdout.startswith("no plan meets the limits with 2 GPUs or fewer")
-    least = re.search(r"closest plan is H100-SXM tp 2: TPOT is ([\d.]+) ms .* limit of 1", missed.stdout)
+    least = re.search(r"closest plan is H100-SXM tp 2: TPOT is ([\d.]+) ms .* limit of 1", missed.output)
     assert least and float(least[1]) > 1e3 * 16e9 / 2 / 3.35e12  # a rank's weights, at its memory's peak
     late = run("llama3.1-8b", "--rate", "40", "--gpus", "1", "--prompt", "2000", "--max-ttft", "0.3s")
     assert late.exit_code == 1
     assert late.stdout.startswith("no plan meets the limits with one GPU\n")
-    needs = re.search(r"closest plan is H100-SXM tp 1: needs (\d) GPUs, more than the 1 allowed", late.stdout)
+    needs = re.search(r"closest plan is H100-SXM tp 1: needs (\d) GPUs, more than the 1 allowed", late.output)
     assert needs and int(needs[1]) >= 40 * 2000 * 2 * 8.03e9 / 989.5e12  # prompts alone, at the peak
 
 
