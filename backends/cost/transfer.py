@@ -133,8 +133,11 @@ def same_chip(device: Device) -> bool:
 def library_sources(device: Device) -> tuple[Device, ...]:
     """The GPUs that are nearer than `kernels_of` and on which only a library was measured; the nearest comes
     first.
+
+    GPUs with kernels that engines do not use (`DATED`) are skipped.
     """
-    measured = (d for d in devices_by_nearness(device) if d.calibration)
+    nearest = devices_by_nearness(device)
+    measured = (d for d in nearest if d.calibration and d.calibration.engine not in DATED)
     return tuple(takewhile(lambda d: d.calibration and d.calibration.partial, measured))
 
 
