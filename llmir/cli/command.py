@@ -128,7 +128,6 @@ def _files(value: object) -> Iterator[str]:
 # Options of passes whose command-line option has another name.
 PASS_OPTIONS = {
     ("shard", "redundant"): "redundant_experts",
-    ("route", "skew"): "routing_skew",
     ("dispatch", "by"): "dispatch",
     ("prune-tokens", "layers"): "layer_tokens",
 }

@@ -48,7 +48,6 @@ def test_an_error_of_a_command_names_options(run: Run, asked: tuple[str, ...], w
         (("sweep", "llama3.2-1b", "--tp", "3"), "refused: --tp 3: "),
         (("analyze", "llama3.2-1b", "-p", "shard{tp=3}"), "error: shard: tp 3: "),
         (("opt", "llama3.2-1b", "-p", "shard{tp=3}", "--tp", "2"), "error: shard: tp 3: "),
-        (("analyze", "llama3.2-1b", "--routing-skew", "0.5"), "error: --routing-skew 0.5: "),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
